@@ -1,0 +1,384 @@
+/* The op table: everything that computes on arrays, as one struct of function pointers.
+ *
+ * A backend (the CPU one is the reference) fills the table. Ops only enqueue on the backend's one
+ * stream and return nothing; the first fault is kept and comes back from synchronize. The CPU
+ * backend runs each op before it returns. Shapes and dtypes are checked once, in backend.c, before
+ * the table is called; a wrong one is a programmer's error and asserts.
+ *
+ * Identity (promise P2): every output element is reduced in one fixed order that depends on nothing
+ * but the element: not on how many rows share the call, on chunking, threads or instruction set.
+ *
+ * Letters of shapes: tensor.h. All tensors are dense and row-major unless a stride is given; "bf16"
+ * is uint16_t. Rounding to bf16 is to nearest even. Formulas: spec model.md, the section is named.
+ * Thread: the engine thread only.
+ */
+#ifndef HEARTH_KERNELS_BACKEND_H
+#define HEARTH_KERNELS_BACKEND_H
+
+#include "base/result.h"
+#include "formats.h"
+#include "tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The rows of one sequence inside a [R, ...] tensor: rows [row, row + count) hold ascending,
+ * consecutive positions from `position` on. count may be 0. */
+struct row_segment {
+    int32_t row;
+    int32_t count;
+    int32_t position;
+};
+
+/* What the caches of one sequence look like to an op; device-visible memory. */
+struct sequence_view {
+    uint8_t *const *blocks; /* block b holds tokens [128 b, 128 b + 128) of all sources */
+    uint8_t *ring;          /* [W] window records of the layer at hand */
+    float *pending;         /* [2, d] kv then score of the source at hand; null at ratio 1 */
+    int32_t window_floor;   /* windows see no position below this (0, or the replay bound) */
+    int32_t write_floor;    /* entries of tokens below this are not written (0, or the hit) */
+};
+
+/* X[row, c] <- table[ids[row]] for all C streams; mix[row] <- (1, 0, 0, ...). Spec 3.1. */
+struct embed_op {
+    int32_t rows, vocabulary, dim, streams;
+    const int32_t *ids;    /* [R] */
+    const uint16_t *table; /* [V, D] bf16 */
+    uint16_t *x;           /* [R, C, D] bf16 */
+    float *mix;            /* [R, C] */
+};
+
+/* pre, post, comb = Mix(X; fn, scale, base). Spec 3.3; comb is [source j, target k]. */
+struct stream_mix_op {
+    int32_t rows, dim, streams, sinkhorn_iterations;
+    float eps;          /* hc_eps */
+    float norm_eps;     /* rms_norm_eps */
+    const uint16_t *x;  /* [R, C, D] bf16 */
+    const float *fn;    /* [(2 + C) C, C D] */
+    const float *scale; /* [3] */
+    const float *base;  /* [(2 + C) C] */
+    float *pre;         /* [R, C] */
+    float *post;        /* [R, C] */
+    float *comb;        /* [R, C, C] */
+};
+
+/* u = bf16(sum_j mix_j X_j); y = bf16(w * (u * rsqrt(mean(u^2) + eps))). Spec 3.2 step 4, 3.0.3. */
+struct stream_collapse_op {
+    int32_t rows, dim, streams;
+    float norm_eps;
+    const uint16_t *x;      /* [R, C, D] bf16 */
+    const float *mix;       /* [R, C] */
+    const uint16_t *weight; /* [D] bf16 */
+    uint16_t *collapsed;    /* [R, D] bf16: u; may be null */
+    uint16_t *normed;       /* [R, D] bf16: y */
+};
+
+/* X'_k = bf16(post_k y + sum_j comb[j,k] X_j), in place. Spec 3.2 step 6. */
+struct stream_update_op {
+    int32_t rows, dim, streams;
+    uint16_t *x;       /* [R, C, D] bf16 */
+    const uint16_t *y; /* [R, D] bf16 */
+    const float *post; /* [R, C] */
+    const float *comb; /* [R, C, C] */
+};
+
+/* y = bf16(w * (x * rsqrt(mean(x^2) + eps))) per row. Spec 3.0.3. In place is allowed. */
+struct norm_op {
+    int32_t rows, dim;
+    float eps;
+    const uint16_t *x;      /* [R, dim] bf16 */
+    const uint16_t *weight; /* [dim] bf16 */
+    uint16_t *y;            /* [R, dim] bf16 */
+};
+
+/* FP8 activation quantiser, groups of 32. Spec 3.0.1. */
+struct quantize_op {
+    int32_t rows, dim;
+    const uint16_t *x;  /* [R, dim] bf16 */
+    struct quantized y; /* [R, dim] */
+};
+
+/* y = x w^T, FP32 accumulation, one rounding at the end when y is bf16. Spec 3.0.2.
+ * With groups > 1 (spec 3.5 step 6) weight has groups * out rows; group g multiplies input columns
+ * [g in, g in + in) with weight rows [g out, g out + out) into output columns [g out, ...).
+ *   input FP8   quantised input, weight FP8 (or FP4)
+ *   input BF16  weight BF16, FP8 (dequantised exactly to bf16: wo_a) or F32 */
+struct linear_op {
+    int32_t rows, groups;
+    int32_t in, out; /* per group */
+    enum dtype input_dtype;
+    const uint16_t *input;      /* [R, groups * in] bf16, when BF16 */
+    struct quantized quantized; /* [R, groups * in], when FP8 */
+    struct weight weight;       /* [groups * out, in] */
+    enum dtype output_dtype;    /* BF16 or F32 */
+    void *output;               /* [R, groups * out] */
+};
+
+/* cos and sin of fp32(position) * frequency, the product rounded to FP32 first. Spec 3.4. */
+struct rope_table_op {
+    int32_t rows, pairs;
+    const int32_t *positions; /* [R] */
+    const float *frequencies; /* [r/2] */
+    float *cosine;            /* [R, r/2] */
+    float *sine;              /* [R, r/2] */
+};
+
+/* Rotates the last r channels of each head, adjacent pairs, in place. Spec 3.4. */
+struct rotate_op {
+    int32_t rows, heads, dim, rope_dim;
+    bool inverse;
+    const float *cosine; /* [R, r/2] */
+    const float *sine;   /* [R, r/2] */
+    uint16_t *x;         /* [R, heads, dim] bf16 */
+};
+
+/* Window records of rotated latents, FP8 per 32 over all d channels. Spec 3.5 step 2, 4.2. */
+struct window_pack_op {
+    int32_t rows, dim;
+    const uint16_t *x; /* [R, d] bf16 */
+    uint8_t *records;  /* [R, window_record_bytes(d)] */
+};
+
+/* Copies each sequence's last min(W, count) fresh records into its ring. */
+struct window_commit_op {
+    int32_t sequences, window, dim;
+    const struct row_segment *segments; /* [S] rows of `records` */
+    const struct sequence_view *views;  /* [S] */
+    const uint8_t *records;
+};
+
+/* Ratio-2 pooling (spec 3.6): rows at odd positions p pair with p-1, which is the row before or the
+ * sequence's pending pair; latent = bf16(sum_t softmax over the two tokens per channel * kv_t).
+ * Rows at even positions get zeros; the last row of a segment, when even, becomes pending. */
+struct compress_pool_op {
+    int32_t sequences, dim;
+    const struct row_segment *segments; /* [S] */
+    const struct sequence_view *views;  /* [S] */
+    const float *kv;                    /* [R, d] */
+    const float *score;                 /* [R, d] */
+    uint16_t *latent;                   /* [R, d] bf16 */
+};
+
+/* Writes the entries that complete in these rows (every row at ratio 1, odd positions at ratio 2)
+ * into the blocks: main KV as FP4 with E4M3 scales per 16 (4.1), index keys as MXFP4 per 32 (4.3).
+ * Both inputs are rotated already. Entry g of a source is in block g*m / 128. */
+struct entry_store_op {
+    int32_t sequences, dim, index_dim;
+    struct kv_source_layout source;
+    const struct row_segment *segments; /* [S] */
+    const struct sequence_view *views;  /* [S] */
+    const uint16_t *latent;             /* [R, d] bf16 */
+    const uint16_t *key;                /* [R, i] bf16 */
+};
+
+/* MXFP4 of rotated index queries. Spec 3.7, 4.3. */
+struct index_quantize_op {
+    int32_t rows, heads, dim;
+    const uint16_t *x; /* [R, I, i] bf16 */
+    uint8_t *codes;    /* [R, I, i/2] */
+    uint8_t *scales;   /* [R, I, i/32] */
+};
+
+enum index_mode {
+    INDEX_FULL,         /* score every visible entry */
+    INDEX_FULL_PUBLISH, /* the same, and publish the candidate pool */
+    INDEX_WITHIN_POOL   /* score only the pool's entries */
+};
+
+/* What the op did, added up; for --stats and its test. */
+struct index_counters {
+    uint64_t entries_scored;     /* over all rows */
+    uint64_t entries_scored_max; /* largest of any one row */
+    uint64_t topk_runs;          /* rows whose selection needed a top-K */
+};
+
+/* score(p, g) = sum over heads in order of relu(q_h . k_g) w_h in FP32 over visible entries
+ * g < (p + 1) / m; the K best, ties to the lower g, ascending. Rows with at most K visible entries
+ * take all of them without scoring. Spec 3.7; candidate pool 3.8 (block score = max over its
+ * entries, newest block pinned, pool_blocks best, ties to the lower block, ascending). */
+struct index_select_op {
+    int32_t sequences, heads, dim, topk;
+    enum index_mode mode;
+    int32_t pool_blocks, pool_block_entries;
+    struct kv_source_layout source;
+    const struct row_segment *segments; /* [S] */
+    const struct sequence_view *views;  /* [S] */
+    const uint8_t *query_codes;         /* [R, I, i/2] */
+    const uint8_t *query_scales;        /* [R, I, i/32] */
+    const float *head_weights;          /* [R, I] */
+    int32_t *selected;                  /* [R, K] entry ids ascending, -1 behind the count */
+    int32_t *selected_count;            /* [R] */
+    int32_t *pool;                      /* [R, pool_blocks] block ids ascending, -1 behind */
+    int32_t *pool_count;                /* [R] */
+    struct index_counters *counters;    /* host memory; may be null */
+    float *scores;         /* tests: [R, scores_stride], -inf where not visible; else null. When */
+    int32_t scores_stride; /* given, every row is scored even if it could skip scoring */
+};
+
+/* Window + selected entries + sink. Spec 3.5 steps 4-5 and its rounding details: keys are the
+ * visible window positions ascending (from max(p-W+1, floor, 0) to p), then the selected entries
+ * ascending, in blocks of 64 counted from the first window key; online softmax over the blocks,
+ * probabilities rounded to bf16 against the running maximum before they meet the values, the
+ * denominator in FP32. Window position q comes from `fresh` when q >= its segment's position, else
+ * from the ring. No inverse rotation here. */
+struct attention_op {
+    int32_t sequences, heads, dim, window, topk;
+    float scale;
+    const struct row_segment *segments;       /* [S] query rows */
+    const struct row_segment *fresh_segments; /* [S] rows of `fresh` */
+    const struct sequence_view *views;        /* [S] */
+    const uint16_t *query;                    /* [R, H, d] bf16, rotated */
+    const uint8_t *fresh;                     /* window records of this step */
+    struct kv_source_layout source;           /* unused when selected is null */
+    const int32_t *selected;                  /* [R, K]; null at ratio 0 */
+    const int32_t *selected_count;            /* [R] */
+    const float *sink;                        /* [H] */
+    uint16_t *output;                         /* [R, H, d] bf16 */
+};
+
+/* scores = sqrt(softplus(logits)); the k best of score + bias, ties to the lower id; ids ascending;
+ * weight = score / (sum of the chosen scores + 1e-20) * routed_scale. Spec 3.11. */
+struct route_op {
+    int32_t rows, experts, chosen;
+    float routed_scale;
+    const float *logits; /* [R, E] */
+    const float *bias;   /* [E] */
+    int32_t *ids;        /* [R, k] ascending */
+    float *weights;      /* [R, k] */
+};
+
+struct expert_weights {
+    struct weight w1, w2, w3; /* gate, down, up */
+};
+
+/* Routed and shared experts. Spec 3.11: g = bf16(w1 x), u = bf16(w3 x), both to FP32; u clamped to
+ * [-limit, limit], g to at most limit; y = silu(g) u, times the routing weight for routed experts;
+ * bf16, quantised, w2 to bf16. Routed outputs are added in FP32 by ascending expert id, then the
+ * shared expert's bf16 output; one rounding. */
+struct experts_op {
+    int32_t rows, dim, hidden, experts, chosen;
+    float limit;                         /* swiglu_limit; 0 means none */
+    struct quantized x;                  /* [R, D] */
+    const int32_t *ids;                  /* [R, k] ascending */
+    const float *weights;                /* [R, k] */
+    const struct expert_weights *routed; /* [E]; host memory */
+    const struct expert_weights *shared; /* one; host memory */
+    uint16_t *output;                    /* [R, D] bf16 */
+};
+
+/* rows of the Engram table -> bf16(e4m3 * 2^(s - 127)). Spec 3.10 lookup 1. */
+struct engram_gather_op {
+    int32_t rows, columns, dim; /* columns = heads * orders */
+    const int64_t *ids;         /* [R, columns] */
+    const uint8_t *table;       /* [table rows, dim] e4m3 */
+    const uint8_t *scales;      /* [table rows, dim / 32] E8M0 */
+    uint16_t *output;           /* [R, columns * dim] bf16 */
+};
+
+/* Gates and adds the Engram value to each stream, in place. Spec 3.10 lookup 3-5. */
+struct engram_gate_op {
+    int32_t rows, dim, streams;
+    float norm_eps;
+    const uint16_t *kv;           /* [R, (C + 1) D] bf16: C keys, then the value */
+    const uint16_t *query_weight; /* [C, D] bf16 */
+    const uint16_t *key_weight;   /* [C, D] bf16 */
+    uint16_t *x;                  /* [R, C, D] bf16 */
+    float *gate;                  /* [R, C]; may be null */
+};
+
+/* Moves rows so that each sequence keeps only a suffix: to[s] rows come from the end of from[s].
+ * In place; segments are ascending in both. */
+struct keep_rows_op {
+    int32_t sequences;
+    const struct row_segment *from; /* [S] */
+    const struct row_segment *to;   /* [S] */
+    size_t row_bytes;
+    void *rows;
+};
+
+struct backend {
+    const char *name;        /* "cpu", "cuda" */
+    const char *description; /* "cpu avx512, 2 threads" */
+    uint32_t numerics;       /* raised whenever any op's bits change; part of the root lineage */
+    void *state;             /* the backend's own */
+
+    /* memory: 64-byte aligned, zeroed. Expected error: MEMORY */
+    result (*allocate)(struct backend *backend, size_t bytes, void **out, struct error *error);
+    void (*release)(struct backend *backend, void *memory);
+    void (*upload)(struct backend *backend, void *to, const void *from, size_t bytes);
+    void (*download)(struct backend *backend, void *to, const void *from, size_t bytes);
+    void (*copy)(struct backend *backend, void *to, const void *from, size_t bytes);
+
+    /* order. Expected error: DEVICE, with the op's name */
+    result (*synchronize)(struct backend *backend, struct error *error);
+
+    /* required ops */
+    void (*embed)(struct backend *backend, const struct embed_op *op);
+    void (*stream_mix)(struct backend *backend, const struct stream_mix_op *op);
+    void (*stream_collapse)(struct backend *backend, const struct stream_collapse_op *op);
+    void (*stream_update)(struct backend *backend, const struct stream_update_op *op);
+    void (*norm)(struct backend *backend, const struct norm_op *op);
+    void (*quantize)(struct backend *backend, const struct quantize_op *op);
+    void (*linear)(struct backend *backend, const struct linear_op *op);
+    void (*rope_table)(struct backend *backend, const struct rope_table_op *op);
+    void (*rotate)(struct backend *backend, const struct rotate_op *op);
+    void (*window_pack)(struct backend *backend, const struct window_pack_op *op);
+    void (*window_commit)(struct backend *backend, const struct window_commit_op *op);
+    void (*compress_pool)(struct backend *backend, const struct compress_pool_op *op);
+    void (*entry_store)(struct backend *backend, const struct entry_store_op *op);
+    void (*index_quantize)(struct backend *backend, const struct index_quantize_op *op);
+    void (*index_select)(struct backend *backend, const struct index_select_op *op);
+    void (*attention)(struct backend *backend, const struct attention_op *op);
+    void (*route)(struct backend *backend, const struct route_op *op);
+    void (*experts)(struct backend *backend, const struct experts_op *op);
+    void (*engram_gather)(struct backend *backend, const struct engram_gather_op *op);
+    void (*engram_gate)(struct backend *backend, const struct engram_gate_op *op);
+    void (*keep_rows)(struct backend *backend, const struct keep_rows_op *op);
+};
+
+struct backend_options {
+    const char *name; /* "cpu" */
+    int32_t threads;  /* 0: one per core this process may use */
+    const char
+        *isa; /* null: best; "plain", "avx2", "avx512"; env HEARTH_CPU_ISA is not read here */
+    /* Largest shapes any op will see; scratch is sized from them once, so that no op allocates. */
+    int32_t rows_max;
+    int32_t dim_max;     /* widest row of any linear input or output, streams included */
+    int32_t context_max; /* tokens */
+};
+
+/* Opens a backend by name, its thread team started. Expected errors: UNSUPPORTED (unknown name, or
+ * an instruction set this CPU lacks), MEMORY, INVALID_INPUT. The checked ops below call its table. */
+MUST_CHECK result
+backend_open(const struct backend_options *options, struct backend **out, struct error *error);
+void backend_close(struct backend *backend);
+
+/* Checks shapes and dtypes, then calls the table. Engines call these, not the table. */
+void backend_embed(struct backend *backend, const struct embed_op *op);
+void backend_stream_mix(struct backend *backend, const struct stream_mix_op *op);
+void backend_stream_collapse(struct backend *backend, const struct stream_collapse_op *op);
+void backend_stream_update(struct backend *backend, const struct stream_update_op *op);
+void backend_norm(struct backend *backend, const struct norm_op *op);
+void backend_quantize(struct backend *backend, const struct quantize_op *op);
+void backend_linear(struct backend *backend, const struct linear_op *op);
+void backend_rope_table(struct backend *backend, const struct rope_table_op *op);
+void backend_rotate(struct backend *backend, const struct rotate_op *op);
+void backend_window_pack(struct backend *backend, const struct window_pack_op *op);
+void backend_window_commit(struct backend *backend, const struct window_commit_op *op);
+void backend_compress_pool(struct backend *backend, const struct compress_pool_op *op);
+void backend_entry_store(struct backend *backend, const struct entry_store_op *op);
+void backend_index_quantize(struct backend *backend, const struct index_quantize_op *op);
+void backend_index_select(struct backend *backend, const struct index_select_op *op);
+void backend_attention(struct backend *backend, const struct attention_op *op);
+void backend_route(struct backend *backend, const struct route_op *op);
+void backend_experts(struct backend *backend, const struct experts_op *op);
+void backend_engram_gather(struct backend *backend, const struct engram_gather_op *op);
+void backend_engram_gate(struct backend *backend, const struct engram_gate_op *op);
+void backend_keep_rows(struct backend *backend, const struct keep_rows_op *op);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
