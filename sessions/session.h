@@ -1,0 +1,420 @@
+/* What happened, durably: sessions, agents, turns, messages, token runs, tool calls, cache facts.
+ *
+ * A store is one SQLite database (`sessions.db`, WAL) in a state directory with one writer. Every
+ * append is one transaction that is on the disk when the call returns, so a caller that appends
+ * before it acts can lose nothing it has acted upon. Appends run in order:
+ *
+ *     session_create -> session_agent_append -> session_turn_start -> messages, token runs,
+ *     session_call_start / session_call_finish -> session_turn_finish -> session_finish
+ *
+ * A crash leaves sessions, turns and calls open; the next writer marks them interrupted. Readers
+ * (SESSION_READ_ONLY) work beside a writer. All calls block on the disk: they are meant for one
+ * worker thread; a store must not be used by two threads at the same time.
+ *
+ * Expected errors of every append: IO (disk full, read-only: the message says which), TIMEOUT
+ * (another program holds the database lock), CORRUPT (damaged database), LIMIT (a value over its
+ * maximum), INVALID_INPUT (out of order, unknown id, counters that do not add up). After a failure
+ * the append has left nothing behind and the store stays usable.
+ */
+#ifndef HEARTH_SESSIONS_SESSION_H
+#define HEARTH_SESSIONS_SESSION_H
+
+#include "base/clock.h"
+#include "base/json.h"
+
+#define SESSION_ID_LENGTH       36 /* 8-4-4-4-12 hexadecimal digits, UUIDv7, lower case */
+#define SESSION_ID_PREFIX_MIN   4  /* shorter prefixes name too much by accident */
+#define SESSION_TEXT_BYTES_MAX  ((size_t)64 << 20)  /* one text or blob */
+#define SESSION_TREE_BYTES_MAX  ((size_t)512 << 20) /* one session in memory */
+#define SESSION_LIST_COUNT_MAX  100000
+#define SESSION_BUSY_MS_DEFAULT 5000
+
+struct session_store;
+
+struct session_id {
+    char text[SESSION_ID_LENGTH + 1]; /* "" is "none" */
+};
+
+enum session_mode { SESSION_READ_ONLY, SESSION_READ_WRITE };
+
+struct session_store_options {
+    const char *state_dir; /* made with mode 0700 when missing (read-write only) */
+    enum session_mode mode;
+    int busy_ms;         /* how long to wait for a foreign lock; 0: SESSION_BUSY_MS_DEFAULT */
+    const char *program; /* named in the lock file, "hearth run"; null: "hearth" */
+    struct clock clock;  /* wall time stamps every row; clock_real() outside tests */
+};
+
+/* A new time-ordered id (RFC 9562 UUIDv7). Expected errors: IO (no randomness). Thread: any. */
+MUST_CHECK result
+session_id_create(struct session_id *out, const struct clock *clock, struct error *error);
+
+/* Opens the store of a state directory. Expected errors: LIMIT (another writer; the message names
+ * its pid and the remedy), NOT_FOUND (read-only and nothing recorded yet), IO, CORRUPT (no
+ * database, damaged; left as it is), UNSUPPORTED (newer schema, network file system),
+ * INVALID_INPUT (the directory is open to other users and holds other files). */
+MUST_CHECK result session_store_open(
+    struct session_store **out, const struct session_store_options *options, struct error *error
+);
+/* Ends statements, connection and lock; accepts null. What was appended is already durable. */
+void session_store_close(struct session_store *store);
+void session_store_cleanup(struct session_store **store); /* for CLEANUP */
+
+/* Runs PRAGMA integrity_check and foreign_key_check over everything; slow on large stores.
+ * Expected errors: CORRUPT (with SQLite's first finding). */
+MUST_CHECK result session_store_verify(struct session_store *store, struct error *error);
+/* Where the database lies; borrowed. */
+const char *session_store_path(const struct session_store *store);
+/* What the opening writer found left open by a writer that died. */
+int64_t session_store_interrupted_count(const struct session_store *store);
+
+/* ---------------------------------------------------------------- append ---- */
+
+/* Groups the appends between them into one transaction: one disk flush instead of several, and all
+ * or nothing. Only for steps that nobody acts upon before session_batch_commit returns. */
+MUST_CHECK result session_batch_begin(struct session_store *store, struct error *error);
+MUST_CHECK result session_batch_commit(struct session_store *store, struct error *error);
+void session_batch_rollback(struct session_store *store);
+
+struct session_sampler {
+    uint64_t seed;
+    double temperature; /* 0: greedy */
+    double top_p;
+    int64_t effort; /* 1..100; 0: chat mode */
+};
+
+/* Views may be empty, which is stored as "unknown". */
+struct session_begin {
+    struct view task;      /* what the user asked */
+    struct view workspace; /* directory */
+    struct view model;     /* directory */
+    struct view model_digest;
+    struct view backend;
+    struct view numerics_version;
+    struct view program_version;
+    struct view commit_before; /* workspace snapshot before the first step */
+    struct session_sampler sampler;
+    int64_t time_ms_max; /* 0: none */
+    int64_t tokens_max;  /* 0: none */
+};
+
+MUST_CHECK result session_create(
+    struct session_store *store,
+    const struct session_begin *begin,
+    struct session_id *out,
+    struct error *error
+);
+
+enum session_status {
+    SESSION_RUNNING,
+    SESSION_DONE,        /* came to its own end */
+    SESSION_FAILED,      /* ended on an error of the host or the engine */
+    SESSION_STOPPED,     /* by the user or by a budget */
+    SESSION_INTERRUPTED, /* its writer died; set by the next writer */
+};
+
+struct session_end {
+    enum session_status status;
+    struct view verdict;     /* "tests pass", "no change", ... a few words */
+    struct view stop_reason; /* "answer", "finish", "turns", "time", "tokens", "interrupt", ... */
+    struct view commit_after;
+    int64_t exit_status; /* of the program */
+};
+
+MUST_CHECK result session_finish(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct session_end *end,
+    struct error *error
+);
+
+struct session_agent_begin {
+    struct session_id session;
+    struct session_id parent; /* "" for the root agent */
+    struct view name;         /* "main", or the brief of a child */
+    struct view tools;        /* tool declarations as JSON text, "" for none */
+    struct session_sampler sampler;
+};
+
+MUST_CHECK result session_agent_append(
+    struct session_store *store,
+    const struct session_agent_begin *begin,
+    struct session_id *out,
+    struct error *error
+);
+
+/* Starts the next turn of an agent: one model generation with what came before and after it. The
+ * turn's number is its key in the calls below; numbers are unique in the store. */
+MUST_CHECK result session_turn_start(
+    struct session_store *store, const struct session_id *agent, int64_t *turn, struct error *error
+);
+
+/* What a generation depended on (promise P3) and what it cost (P8): evaluated + reused must equal
+ * prompt, or INVALID_INPUT. rebuilt counts rows run again only to rebuild windows. */
+struct session_cache_facts {
+    int64_t prompt_tokens;
+    int64_t evaluated_tokens;
+    int64_t reused_tokens;
+    int64_t rebuilt_tokens;
+    int64_t hit_position;      /* tokens of the prefix that were there, 0: cold */
+    struct view miss_reason;   /* "" when everything was reused that could be */
+    struct view window_source; /* "none", "live", "snapshot", "rebuild", "replay" */
+    struct view lineage;       /* block lineage, hexadecimal */
+    struct view decoder_lineage;
+    struct view backend;
+    struct view numerics_version;
+};
+
+struct session_turn_end {
+    struct session_cache_facts cache;
+    struct session_sampler sampler; /* as used by this turn */
+    int64_t output_tokens;
+    int64_t prefill_ms;
+    int64_t decode_ms;
+    struct view stop_reason; /* of the generation: "end", "length", "cancelled", "malformed", ... */
+};
+
+MUST_CHECK result session_turn_finish(
+    struct session_store *store,
+    int64_t turn,
+    const struct session_turn_end *end,
+    struct error *error
+);
+
+struct session_message_begin {
+    int64_t turn;
+    struct view role;      /* "system", "user", "assistant", "tool" */
+    struct view text;      /* need not be UTF-8 (what a model writes may be torn) */
+    struct view reasoning; /* assistant only */
+    struct view calls;     /* assistant only: its calls as JSON text, "" for none */
+    int64_t call;          /* role "tool": the call it answers, else 0 */
+};
+
+MUST_CHECK result session_message_append(
+    struct session_store *store, const struct session_message_begin *message, struct error *error
+);
+
+enum session_run_kind { SESSION_RUN_PROMPT, SESSION_RUN_OUTPUT };
+
+/* A stretch of tokens of one turn, at positions [position, position + count). */
+struct session_run_begin {
+    int64_t turn;
+    enum session_run_kind kind;
+    int64_t position;
+    size_t count;
+    const int32_t *ids;
+    const float *log_probabilities; /* [count], natural logarithm; null when not known */
+};
+
+MUST_CHECK result session_run_append(
+    struct session_store *store, const struct session_run_begin *run, struct error *error
+);
+
+struct session_call_begin {
+    int64_t turn;
+    struct view name;
+    struct view arguments;     /* JSON text exactly as parsed from the model */
+    struct view commit_before; /* workspace snapshot, "" when none was taken */
+};
+
+/* To be called, and to have returned, before the tool is started. `call` is the key for
+ * session_call_finish; unique in the store. */
+MUST_CHECK result session_call_start(
+    struct session_store *store,
+    const struct session_call_begin *begin,
+    int64_t *call,
+    struct error *error
+);
+
+enum session_call_status {
+    SESSION_CALL_STARTED, /* no result recorded yet */
+    SESSION_CALL_OK,
+    SESSION_CALL_ERROR,
+    SESSION_CALL_TIMEOUT,
+    SESSION_CALL_CANCELLED,
+    SESSION_CALL_REFUSED,
+    SESSION_CALL_INTERRUPTED, /* the writer died in between; set by the next writer */
+};
+
+struct session_call_end {
+    enum session_call_status status;
+    struct view text;      /* what the model is shown */
+    struct view output;    /* everything that was kept, raw bytes; may equal text */
+    uint64_t output_bytes; /* produced in all; above output.length when the sandbox cut it */
+    bool text_is_truncated;
+    bool has_exit_status;
+    int64_t exit_status;
+    int64_t duration_ms;
+    struct view commit_after;
+};
+
+/* To be called before the model is given the result. A call finishes once: INVALID_INPUT after. */
+MUST_CHECK result session_call_finish(
+    struct session_store *store,
+    int64_t call,
+    const struct session_call_end *end,
+    struct error *error
+);
+
+/* ----------------------------------------------------------------- query ---- */
+
+struct session_usage {
+    int64_t agents;
+    int64_t turns;
+    int64_t calls;
+    int64_t prompt_tokens;
+    int64_t evaluated_tokens;
+    int64_t reused_tokens;
+    int64_t rebuilt_tokens;
+    int64_t output_tokens;
+    int64_t prefill_ms;
+    int64_t decode_ms;
+    int64_t tools_ms;
+};
+
+/* One session without its tree. Views die with the list or tree that holds them. */
+struct session_summary {
+    struct session_id id;
+    enum session_status status;
+    int64_t created_ms; /* wall clock, UTC */
+    int64_t ended_ms;   /* 0 while open */
+    int64_t exit_status;
+    struct session_begin begin;
+    struct view verdict;
+    struct view stop_reason;
+    struct view commit_after;
+    struct session_usage usage;
+};
+
+struct session_filter {
+    size_t count_max;      /* 0: SESSION_LIST_COUNT_MAX */
+    int64_t before_ms;     /* created before; 0: any */
+    int64_t since_ms;      /* created at or after; 0: any */
+    struct view workspace; /* exact directory; empty: any */
+    struct view task_part; /* the task contains this text (ASCII letters in either case) */
+    bool has_status;
+    enum session_status status;
+};
+
+struct session_list {
+    struct session_summary *sessions; /* newest first */
+    size_t count;
+    bool is_cut; /* more than count_max matched */
+};
+
+/* `filter` may be null. Expected errors: IO, CORRUPT, MEMORY. */
+MUST_CHECK result session_list_load(
+    struct session_store *store,
+    const struct session_filter *filter,
+    struct session_list **out,
+    struct error *error
+);
+void session_list_destroy(struct session_list *list);
+void session_list_cleanup(struct session_list **list); /* for CLEANUP */
+
+/* A full id, a unique prefix of at least SESSION_ID_PREFIX_MIN characters (either case), or
+ * "last". Expected errors: NOT_FOUND, INVALID_INPUT (no id, too short, or ambiguous: two
+ * candidates are named). */
+MUST_CHECK result session_resolve(
+    struct session_store *store, struct view text, struct session_id *out, struct error *error
+);
+
+struct session_message {
+    struct view role;
+    struct view text;
+    struct view reasoning;
+    struct view calls; /* JSON text */
+    int64_t call;      /* number of the tool call it answers, 0: none */
+    int64_t created_ms;
+};
+
+struct session_run {
+    enum session_run_kind kind;
+    int64_t position;
+    size_t count;
+    const int32_t *ids;             /* null when loaded without tokens */
+    const float *log_probabilities; /* null when not recorded or loaded without tokens */
+};
+
+struct session_call {
+    int64_t number;
+    enum session_call_status status;
+    struct view name;
+    struct view arguments;
+    struct view text;
+    struct view output; /* empty when loaded without outputs */
+    uint64_t output_bytes;
+    bool text_is_truncated;
+    bool has_exit_status;
+    int64_t exit_status;
+    int64_t started_ms;
+    int64_t ended_ms; /* 0 while open */
+    int64_t duration_ms;
+    struct view commit_before;
+    struct view commit_after;
+};
+
+struct session_turn {
+    int64_t number; /* unique in the store */
+    int64_t index;  /* 0.. within its agent */
+    bool is_finished;
+    int64_t started_ms;
+    int64_t ended_ms;            /* 0 while open */
+    struct session_turn_end end; /* zero while open */
+    struct session_message *messages;
+    size_t message_count;
+    struct session_run *runs;
+    size_t run_count;
+    struct session_call *calls;
+    size_t call_count;
+};
+
+struct session_agent {
+    struct session_id id;
+    struct session_id parent;
+    struct view name;
+    struct view tools;
+    struct session_sampler sampler;
+    int64_t created_ms;
+    struct session_turn *turns;
+    size_t turn_count;
+};
+
+struct session_tree {
+    struct session_summary session;
+    struct session_agent *agents; /* in order of creation, the root first */
+    size_t agent_count;
+};
+
+struct session_load_options {
+    bool with_tokens;  /* ids and log-probabilities */
+    bool with_outputs; /* full outputs of calls */
+};
+
+/* One consistent picture of a session, also while it is being written. `options` may be null
+ * (neither). Expected errors: NOT_FOUND, CORRUPT, LIMIT (over SESSION_TREE_BYTES_MAX), MEMORY. */
+MUST_CHECK result session_load(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct session_load_options *options,
+    struct session_tree **out,
+    struct error *error
+);
+void session_tree_destroy(struct session_tree *tree);
+void session_tree_cleanup(struct session_tree **tree); /* for CLEANUP */
+
+/* ---------------------------------------------------------------- events ---- */
+
+#define SESSION_EVENT_VERSION 1 /* "version" of the JSON below */
+
+/* Stable lower-case words: "running", "done", "ok", "timeout", "prompt", ... */
+const char *session_status_name(enum session_status status);
+const char *session_call_status_name(enum session_call_status status);
+const char *session_run_kind_name(enum session_run_kind kind);
+
+/* One JSON object; bytes that are no UTF-8 are written as U+FFFD. Errors stick in the writer
+ * (json_writer_finish). Thread: any. */
+void session_summary_write(struct json_writer *writer, const struct session_summary *summary);
+void session_tree_write(struct json_writer *writer, const struct session_tree *tree);
+
+#endif

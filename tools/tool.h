@@ -1,0 +1,137 @@
+/* What an agent may do: the built-in tools, called by name with JSON arguments.
+ *
+ * `tool_call` blocks until the tool has ended and is meant for a worker thread; `tool_cancel`
+ * stops it from any other thread. Whatever the model did wrong (unknown tool, bad arguments,
+ * missing file) is a result with a text worded for it; only faults of the host are errors. Tools
+ * reach files through sandbox/beneath.h and run commands through sandbox/sandbox.h, never
+ * otherwise.
+ */
+#ifndef HEARTH_TOOLS_TOOL_H
+#define HEARTH_TOOLS_TOOL_H
+
+#include "base/clock.h"
+#include "base/json.h"
+
+#define TOOL_TIME_MS_DEFAULT      120000             /* one call, when the context names no other */
+#define TOOL_OUTPUT_BYTES_DEFAULT ((size_t)1 << 20)  /* kept of one call's output */
+#define TOOL_ARGUMENTS_BYTES_MAX  ((size_t)4 << 20)  /* a whole file may be an argument */
+#define TOOL_FILE_BYTES_MAX       ((size_t)8 << 20)  /* largest file read, edited or written */
+#define TOOL_TEXT_BYTES_MAX       ((size_t)64 << 10) /* largest text shown to the model */
+#define TOOL_SHELL_TEXT_MAX       2400               /* characters of shell output shown whole */
+#define TOOL_SHELL_TEXT_HEAD      1200 /* characters kept in front when it is longer */
+#define TOOL_SHELL_TEXT_TAIL      1000 /* and behind */
+
+struct sandbox_policy;
+
+enum tool_effect {
+    TOOL_READS = 1,    /* looks at the workspace */
+    TOOL_WRITES = 2,   /* changes files of the workspace */
+    TOOL_EXECUTES = 4, /* starts processes in the sandbox */
+    TOOL_ENDS = 8      /* ends the task */
+};
+
+/* Static data of the registry. */
+struct tool_descriptor {
+    const char *name;
+    const char *description;
+    const char *schema; /* JSON schema of the arguments, in the subset of tool_schema.c */
+    unsigned effects;   /* enum tool_effect */
+    bool is_trained;    /* the bundled model knows it: shell, read, edit, write, finish */
+};
+
+/* Every built-in tool, in the order in which they are declared to a model: shell, read, edit,
+ * write (what the bundled model is measured with), then finish, list, search. */
+size_t tool_count(void);
+const struct tool_descriptor *tool_at(size_t index);
+const struct tool_descriptor *tool_find(struct view name); /* null when there is none */
+
+/* The tools offered in a context: one bit per index of tool_at. */
+#define TOOL_SET_DEFAULT 0xFU /* shell, read, edit, write */
+#define TOOL_SET_ALL     0x7FU
+
+/* Comma-separated names to a set. Expected errors: INVALID_INPUT (names the unknown tool). */
+MUST_CHECK result tool_set_parse(struct view names, uint32_t *out, struct error *error);
+
+/* {"name": ..., "description": ..., "parameters": {...}}, written as the model was trained (Python
+ * separators when the writer has them). Errors stick in the writer. */
+void tool_declaration_write(struct json_writer *writer, const struct tool_descriptor *tool);
+/* A JSON array of the declarations of a set. */
+void tool_declarations_write(struct json_writer *writer, uint32_t set);
+
+enum tool_status {
+    TOOL_OK,        /* it ran; a command's exit status may still be non-zero */
+    TOOL_ERROR,     /* it could not do what was asked: no such file, old text not found */
+    TOOL_TIMEOUT,   /* stopped at the time limit */
+    TOOL_CANCELLED, /* stopped by tool_cancel */
+    TOOL_REFUSED    /* not started: unknown tool, bad arguments, outside of the workspace */
+};
+
+const char *tool_status_name(enum tool_status status); /* "ok", "error", "timeout", ... */
+
+/* Owned by the caller; tool_result_deinit frees it. */
+struct tool_result {
+    enum tool_status status;
+    struct buffer text;    /* for the model: valid UTF-8 without control characters but \n and \t */
+    struct buffer output;  /* raw bytes as they came, for the record; empty when text says it all */
+    uint64_t output_bytes; /* produced in all; above output.length when the sandbox cut it */
+    bool text_is_truncated; /* text shows less than output: */
+    uint64_t omitted_at;    /* byte offset in output of what text leaves out, and */
+    uint64_t omitted_bytes; /* how many bytes it leaves out */
+    bool has_exit_status;
+    int exit_status;    /* of the command; 128 + signal number when a signal ended it */
+    int64_t started_ms; /* wall clock, UTC */
+    int64_t duration_ms;
+    bool ends_task; /* the finish tool was called; text is its summary */
+};
+
+void tool_result_init(struct tool_result *value);
+void tool_result_deinit(struct tool_result *value); /* usable with CLEANUP */
+
+/* Live output of a running command: raw bytes in order, on the thread of tool_call. Must not
+ * block. */
+typedef void tool_output(void *context, struct view bytes);
+
+struct tool_context_options {
+    const char *workspace; /* directory the tools act in */
+    const struct sandbox_policy
+        *policy;             /* for commands; borrowed until destroy. Null: shell is refused */
+    uint32_t set;            /* tools offered; 0: TOOL_SET_DEFAULT */
+    int64_t time_ms_max;     /* one call; 0: TOOL_TIME_MS_DEFAULT */
+    size_t output_bytes_max; /* kept of one call; 0: TOOL_OUTPUT_BYTES_DEFAULT */
+    struct clock clock;
+    tool_output *output; /* may be null */
+    void *output_context;
+};
+
+struct tool_context;
+
+/* Opens the workspace. Expected errors: NOT_FOUND, INVALID_INPUT (no directory), UNSUPPORTED (the
+ * kernel has no openat2), IO. */
+MUST_CHECK result tool_context_create(
+    struct tool_context **out, const struct tool_context_options *options, struct error *error
+);
+void tool_context_destroy(struct tool_context *context); /* no call may be running; accepts null */
+void tool_context_cleanup(struct tool_context **context);
+
+/* Lowers the time limit of the calls that follow, as a run's deadline comes near. Same thread as
+ * tool_call. `time_ms_max` <= 0 restores the context's own. */
+void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max);
+
+/* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
+ * One call at a time per context. Thread: a worker; blocks for as long as the tool takes, at most
+ * the time limit and the sandbox's kill grace. Expected errors: MEMORY, IO, UNSUPPORTED (the
+ * machine cannot confine commands; the message carries reason and remedy). `out` is set in every
+ * case and may be deinitialised. */
+MUST_CHECK result tool_call(
+    struct tool_context *context,
+    struct view name,
+    struct view arguments,
+    struct tool_result *out,
+    struct error *error
+);
+
+/* Stops the running call and makes all later ones end as TOOL_CANCELLED. Thread: any, and safe in a
+ * signal handler. */
+void tool_cancel(struct tool_context *context);
+
+#endif
