@@ -1,0 +1,182 @@
+/* The engine as the rest of Hearth sees it: tokens in, tokens out.
+ *
+ * One engine thread owns the backend, the caches and the scheduler. Callers post commands into a
+ * bounded queue and take events from another; `wake` is called (from the engine thread) when the
+ * event queue becomes non-empty, and must only signal. The engine knows no loop, no network and no
+ * files but the model's.
+ *
+ * A sequence is a context that stays warm: it grows by the ids a caller appends and by the ids the
+ * engine samples. Thread: every function may be called from any one caller thread unless it says
+ * otherwise.
+ */
+#ifndef HEARTH_ENGINE_ENGINE_H
+#define HEARTH_ENGINE_ENGINE_H
+
+#include "base/bytes.h"
+
+struct engine;
+struct tokenizer;
+struct chat_wording;
+
+enum window_mode {
+    WINDOW_EXACT, /* decoder layers run need(l) trailing rows: the last row is exact (default) */
+    WINDOW_REPLAY /* decoder layers run the last W prompt rows only: approximate, and said so */
+};
+
+struct engine_options {
+    const char *model_directory;
+    const char *backend;   /* null: "cpu" */
+    const char *isa;       /* null: best of this machine; "plain", "avx2", "avx512" */
+    int32_t threads;       /* 0: one per available core */
+    int32_t context_max;   /* tokens per sequence; 0: the model's max_position_embeddings */
+    int32_t sequences_max; /* live sequences; 0: 4 */
+    int32_t step_rows_max; /* largest token budget of one step; 0: chosen by the backend */
+    uint64_t memory_max;   /* bytes beside the mapped weights; 0: 80 % of what is available now */
+    void (*wake)(void *context); /* null: the caller polls */
+    void *wake_context;
+};
+
+/* What would be allocated and mapped, from headers alone: printed before loading. */
+struct engine_plan {
+    uint64_t weights_mapped;     /* bytes of mapped files */
+    uint64_t kv_bytes_per_token; /* as allocated: block bytes / 128 */
+    uint64_t kv_pool_bytes;
+    uint64_t window_bytes_per_sequence;
+    uint64_t scratch_bytes;
+    uint64_t total_beside_weights;
+    uint64_t memory_max;
+    int32_t context_max, sequences_max, step_rows_max, threads;
+};
+
+/* Expected errors: those of opening a model; LIMIT when it does not fit, naming the shortfall. */
+MUST_CHECK result engine_plan_make(
+    const struct engine_options *options, struct engine_plan *out, struct error *error
+);
+
+/* Loads the model and starts the engine thread. Expected errors: NOT_FOUND, CORRUPT, UNSUPPORTED,
+ * INVALID_INPUT, LIMIT, MEMORY. */
+MUST_CHECK result
+engine_open(const struct engine_options *options, struct engine **out, struct error *error);
+/* Cancels everything, joins the thread. */
+void engine_close(struct engine *engine);
+
+struct engine_info {
+    char model_name[128];  /* last part of the directory's path */
+    char model_digest[65]; /* hex */
+    char backend[64];      /* "cpu avx512, 2 threads" */
+    char root_lineage[65]; /* hash(model digest, backend, numerics version, block layout) */
+    uint32_t numerics;
+    int32_t vocabulary, context_max, eos_id;
+    uint64_t kv_bytes_per_token;
+};
+void engine_get_info(const struct engine *engine, struct engine_info *out);
+const struct tokenizer *engine_tokenizer(const struct engine *engine);  /* borrowed */
+const struct chat_wording *engine_wording(const struct engine *engine); /* borrowed */
+
+/* Sampling of one generation. Gumbel-max with counter-based noise keyed by (seed, position, token
+ * id); temperature 0 takes the largest logit, ties to the lowest id. Spec: architecture.md 4. */
+struct sampling {
+    double temperature; /* >= 0 */
+    double top_p;       /* (0, 1]; 1 keeps all */
+    uint64_t seed;
+};
+
+/* generation_config.json of the model, else temperature 1.0 and top_p 0.95. */
+void engine_default_sampling(const struct engine *engine, struct sampling *out);
+
+/* An empty context. Expected errors: LIMIT (all sequences_max in use, with the number). */
+MUST_CHECK result engine_sequence_create(struct engine *engine, uint64_t *out, struct error *error);
+/* Cancels what runs on it and frees its memory; no further event of it arrives afterwards. */
+void engine_sequence_destroy(struct engine *engine, uint64_t sequence);
+/* Tokens in its context (appended and sampled) as of the last finished generation. */
+int32_t engine_sequence_length(const struct engine *engine, uint64_t sequence);
+
+struct generation_request {
+    uint64_t sequence;
+    const int32_t *append; /* copied */
+    size_t append_count;   /* at least 1 when the sequence is empty */
+    struct sampling sampling;
+    int32_t tokens_max; /* sampled tokens at most, >= 0; 0 only evaluates the prompt */
+    enum window_mode window;
+};
+
+/* Appends and samples until the end-of-sequence id (which becomes part of the context), tokens_max,
+ * the context limit or a cancel. One generation per sequence at a time. Expected errors:
+ * INVALID_INPUT (id out of range, busy sequence), NOT_FOUND, LIMIT (context or queue full, with the
+ * numbers). */
+MUST_CHECK result engine_generate(
+    struct engine *engine, const struct generation_request *request, struct error *error
+);
+/* Stops at the next step boundary; the finished event says CANCELLED. What was sampled stays. */
+void engine_cancel(struct engine *engine, uint64_t sequence);
+
+enum finish_reason {
+    FINISH_EOS,
+    FINISH_LENGTH,  /* tokens_max */
+    FINISH_CONTEXT, /* context_max */
+    FINISH_CANCELLED,
+    FINISH_ERROR /* event.error says what */
+};
+
+/* Facts of one generation; evaluated + reused = prompt tokens (promise P8), rebuilt apart. */
+struct generation_facts {
+    int32_t prompt_tokens; /* whole context before the first sampled token */
+    int32_t reused;        /* of these, already in the sequence's caches */
+    int32_t evaluated;
+    int32_t rebuilt;
+    int32_t sampled;
+    int32_t hit_position;      /* = reused for a live sequence */
+    const char *window_source; /* static: "live", "cold", "replay" */
+    char lineage[65];          /* root lineage */
+    char decoder_lineage[65];  /* "0" when exact, else hash(parent, N) per decoder replay */
+    int64_t queued_us, prefill_us, decode_us;
+};
+
+enum engine_event_type { ENGINE_PROGRESS, ENGINE_TOKEN, ENGINE_FINISHED };
+
+struct engine_event {
+    enum engine_event_type type;
+    uint64_t sequence;
+    int32_t done, total;           /* PROGRESS: prompt tokens evaluated of those to evaluate */
+    int32_t token;                 /* TOKEN */
+    float logprob;                 /* TOKEN: log-softmax of the raw logits at the token, FP32 */
+    enum finish_reason reason;     /* FINISHED */
+    struct generation_facts facts; /* FINISHED */
+    struct error error;            /* FINISHED with FINISH_ERROR */
+};
+
+/* Takes the oldest event; false when there is none. Drain all on each wake. Loop thread. */
+bool engine_next_event(struct engine *engine, struct engine_event *out);
+
+/* ---- the forward pass from the command line and in tests ---- */
+
+/* Per layer, what a forward pass did; summed over the call. */
+struct layer_counters {
+    uint64_t rows_full;        /* rows through attention and FFN */
+    uint64_t rows_window_only; /* rows that only produced window KV */
+    uint64_t index_rows;       /* entries scored */
+    uint64_t index_rows_max;   /* largest of one row */
+    uint64_t topk_runs;
+};
+
+struct logits_request {
+    const int32_t *ids;
+    size_t count;
+    int32_t chunk;  /* rows per step; 0: one shot (as many as a step holds), 1: step by step */
+    bool last_only; /* logits of the last position only: decoder layers narrow */
+    enum window_mode window;
+};
+
+/* Calls `row` with position and [V] FP32 logits, in order, on the engine thread's behalf; blocks.
+ * `counters` [layers] may be null. Expected errors as engine_generate. Not while generations run. */
+MUST_CHECK result engine_logits(
+    struct engine *engine,
+    const struct logits_request *request,
+    struct layer_counters *counters,
+    void (*row)(void *context, int32_t position, const float *logits, int32_t vocabulary),
+    void *context,
+    struct error *error
+);
+int32_t engine_layer_count(const struct engine *engine);
+
+#endif

@@ -1,0 +1,129 @@
+/* A model: configuration, layer plan and weights by role, from a directory in the official layout.
+ *
+ * Everything is derived from config.json; no dimension of a particular model is compiled in.
+ * Weights stay as stored in memory-mapped safetensors files. Thread: load on one thread; read-only
+ * afterwards, any thread. Sources: spec model.md sections 1 and 2.
+ */
+#ifndef HEARTH_ENGINE_MODEL_H
+#define HEARTH_ENGINE_MODEL_H
+
+#include "base/bytes.h"
+#include "kernels/backend.h"
+
+#define MODEL_LAYERS_MAX 128 /* static arrays below; the release has 40 + 3 */
+
+enum layer_mode {
+    LAYER_WINDOW,  /* ratio 0: window attention only */
+    LAYER_FULL,    /* owns KV and index keys, selects for itself */
+    LAYER_REINDEX, /* own selection inside the candidate pool, keys of another layer */
+    LAYER_REUSE    /* selection and keys of earlier layers */
+};
+
+struct layer_plan {
+    enum layer_mode mode;
+    int32_t ratio;        /* 0, 1, 2 */
+    int32_t source;       /* index into kv_sources[] it reads, -1 for none */
+    int32_t select_layer; /* layer whose selection it uses (itself for Full and Reindex), -1 */
+    int32_t engram;       /* index into engram_layers[], -1 for none */
+    bool publishes_pool;  /* the candidate source layer */
+    bool within_pool;     /* selects inside the pool: 0 <= candidate layer < layer */
+    bool decoder;         /* layer >= encoder_layers */
+    bool compress_rope;   /* ratio > 0: rope set with YaRN */
+};
+
+struct model_config {
+    int32_t vocabulary, hidden, layers, heads, head_dim, rope_dim, q_lora, o_groups, o_lora;
+    int32_t
+        encoder_layers; /* E: layers below the last KV source, which is the first decoder layer */
+    int32_t experts, experts_chosen, expert_hidden;
+    int32_t window;
+    int32_t index_heads, index_dim, index_topk;
+    int32_t candidate_layer, candidate_blocks, candidate_block_entries; /* layer -1: no pool */
+    int32_t streams, sinkhorn_iterations;                               /* hc_mult */
+    double hc_eps, norm_eps, swiglu_limit, routed_scale;
+    double rope_theta, compress_rope_theta, yarn_factor, yarn_beta_fast, yarn_beta_slow;
+    int32_t yarn_original_positions; /* 0: no YaRN */
+    int64_t positions_max;
+    int32_t bos_id, eos_id, pad_id, image_id;
+    int32_t kv_source_count;
+    int32_t kv_source_layers[MODEL_LAYERS_MAX];
+    int32_t engram_count;
+    int32_t engram_layers[MODEL_LAYERS_MAX];
+    int64_t engram_rows[MODEL_LAYERS_MAX];
+    int32_t engram_ngram_max, engram_heads, engram_dim, engram_pad_id, engram_compressed_vocabulary;
+    int64_t engram_vocabulary; /* start of the prime search */
+    int32_t draft_layers;      /* weights of draft stages and vision are checked, not loaded yet */
+    struct layer_plan plan[MODEL_LAYERS_MAX];
+};
+
+/* need(l) = 1 + (layers - 1 - l)(window - 1): trailing rows a decoder layer must run so that the
+ * last row is exact (spec 3.13). Encoder layers: INT32_MAX, all rows. */
+int32_t model_rows_needed(const struct model_config *config, int32_t layer);
+
+struct attention_weights {
+    struct weight wq_a, wq_b, wkv, wo_a, wo_b;
+    const uint16_t *q_norm, *kv_norm; /* bf16 */
+    const float *sink;                /* [H] */
+    /* KV sources only, else data null */
+    struct weight compress_wkv, compress_wgate; /* wgate at ratio 2 only */
+    const uint16_t *compress_norm;
+    struct weight index_wk;
+    const uint16_t *index_k_norm;
+    /* index sources only */
+    struct weight index_wq_b, index_weights;
+};
+
+struct mix_weights {
+    const float *fn, *base, *scale; /* hc_*_fn, hc_*_base, hc_*_scale */
+};
+
+struct layer_weights {
+    const uint16_t *attn_norm, *ffn_norm;
+    struct mix_weights attn_mix, ffn_mix;
+    struct attention_weights attention;
+    struct weight router;
+    const float *router_bias;
+    struct expert_weights shared;
+    struct expert_weights *routed; /* [experts] */
+};
+
+struct engram_weights {
+    const uint8_t *table, *table_scales; /* [rows, dim], [rows, dim / 32] */
+    struct weight wkv;
+    const uint16_t *query_weight, *key_weight; /* [C, D] */
+};
+
+struct model {
+    struct model_config config;
+    struct weight embed, head;     /* BF16 [V, D] */
+    const uint16_t *norm;          /* [D] */
+    struct layer_weights *layers;  /* [layers] */
+    struct engram_weights *engram; /* [engram_count] */
+    char digest
+        [65]; /* SHA-256 hex over config, tokenizer and the shards' names, sizes and headers */
+    struct model_files *files; /* mappings */
+};
+
+/* Bytes of a checkpoint by group, from headers alone; printed before loading (promise P7). */
+struct model_size {
+    size_t tensors;
+    uint64_t embed, head, attention, router, routed_experts, shared_experts, mixing, compressors,
+        indexers, engram_tables, engram_other, norms, draft, vision, total;
+};
+
+/* config.json text -> checked configuration and plan. Expected errors: INVALID_INPUT (naming the
+ * field and value), UNSUPPORTED (another architecture, or what forward cannot run). */
+MUST_CHECK result
+model_config_parse(struct view text, struct model_config *out, struct error *error);
+
+/* Reads config.json and the headers of all shards, checks every tensor's name, dtype, shape, offsets
+ * and overlap; maps nothing yet. Expected errors: NOT_FOUND, CORRUPT, UNSUPPORTED. */
+MUST_CHECK result model_measure(
+    const char *directory, struct model_config *config, struct model_size *size, struct error *error
+);
+
+/* Maps the shards and resolves every role. Expected errors: NOT_FOUND, CORRUPT, UNSUPPORTED. */
+MUST_CHECK result model_open(const char *directory, struct model **out, struct error *error);
+void model_close(struct model *model);
+
+#endif
