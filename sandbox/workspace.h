@@ -1,0 +1,89 @@
+/* Snapshots of a working tree in a store outside of it: what changed, and how to go back.
+ *
+ * The store is a bare git directory of our own (libgit2). The user's own repository, its
+ * configuration, hooks, filters and attributes are neither read nor written. Ignored files
+ * (.gitignore), `.git` directories and files over WORKSPACE_FILE_BYTES_MAX are left out, and said.
+ * Thread: any, one at a time per object; calls block on the disk, so use a worker.
+ */
+#ifndef HEARTH_SANDBOX_WORKSPACE_H
+#define HEARTH_SANDBOX_WORKSPACE_H
+
+#include "base/bytes.h"
+
+#define WORKSPACE_FILE_BYTES_MAX ((uint64_t)10 << 20)
+#define WORKSPACE_COMMIT_BYTES   41 /* 40 hex digits and NUL */
+
+struct workspace;
+
+/* `directory` is the working tree, `store` a directory for the git data, created when missing
+ * (0700); it must not lie inside the tree. Expected errors: NOT_FOUND, INVALID_INPUT, IO. */
+MUST_CHECK result workspace_open(
+    const char *directory, const char *store, struct workspace **out, struct error *error
+);
+void workspace_close(struct workspace *workspace);
+void workspace_cleanup(struct workspace **workspace); /* for CLEANUP */
+
+struct workspace_snapshot {
+    char commit[WORKSPACE_COMMIT_BYTES];
+    size_t files;            /* in the snapshot */
+    size_t skipped;          /* left out: too large, unreadable, or of a kind git cannot hold */
+    char skipped_names[480]; /* the first few, separated by blanks */
+};
+
+/* Records the tree as it is; unchanged files are not read again. `message` becomes the commit's.
+ * Expected errors: IO, MEMORY. */
+MUST_CHECK result workspace_take_snapshot(
+    struct workspace *workspace,
+    const char *message,
+    struct workspace_snapshot *out,
+    struct error *error
+);
+
+enum workspace_change { WORKSPACE_ADDED, WORKSPACE_DELETED, WORKSPACE_MODIFIED, WORKSPACE_TYPE };
+
+struct workspace_file_change {
+    const char *path;
+    enum workspace_change change;
+    bool binary;
+    size_t lines_added;
+    size_t lines_removed;
+};
+
+struct workspace_difference {
+    struct workspace_file_change *files; /* sorted by path */
+    size_t file_count;
+    size_t lines_added;
+    size_t lines_removed;
+    char *patch; /* unified text of all files, NUL-terminated; cut at patch_bytes_max */
+    size_t patch_bytes;
+    bool patch_truncated;
+};
+
+/* Difference between two snapshots. `patch_bytes_max` 0 leaves the text out.
+ * Expected errors: NOT_FOUND (no such commit), MEMORY. */
+MUST_CHECK result workspace_compare(
+    struct workspace *workspace,
+    const char *from_commit,
+    const char *to_commit,
+    size_t patch_bytes_max,
+    struct workspace_difference *out,
+    struct error *error
+);
+void workspace_difference_deinit(struct workspace_difference *difference);
+
+/* Makes the tree what it was at `commit`: changed and deleted files come back, new files that a
+ * snapshot would hold go; ignored and skipped ones stay. Takes a snapshot of the present state
+ * first (`before`, may be null). Not while a command runs in the tree: the caller sees to that
+ * with workspace_call_begin. Expected errors: NOT_FOUND, IO, INVALID_INPUT (a call runs). */
+MUST_CHECK result workspace_restore(
+    struct workspace *workspace,
+    const char *commit,
+    struct workspace_snapshot *before,
+    struct error *error
+);
+
+/* Counts commands that run in the tree; restore is refused while the count is not zero. */
+void workspace_call_begin(struct workspace *workspace);
+void workspace_call_end(struct workspace *workspace);
+
+#endif
