@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""Cuts the stored vectors of one tiny model down to what a clone carries (3 MB at most).
+
+Usage: cut_golden.py SOURCE_FOLDER TARGET_FOLDER
+    cut_golden.py golden/vectors/tiny-a tests/data/golden/vectors/tiny-a
+
+Tensors are copied byte for byte; nothing is computed. The manifest of the source is reduced to the
+tensors kept and says, per file, how many of how many tensors were kept and by which patterns.
+Standard library only.
+"""
+import json
+import re
+import struct
+import sys
+from pathlib import Path
+
+BYTES_MAX = 3_000_000
+
+# A tensor is kept when one pattern matches its whole name. The sub-block tests come first: inputs
+# and outputs of attention and FFN of all layers with the stored selections and near-tie margins;
+# the streams, whole-row queries and Engram values, which are big, of a few layers only.
+KEEP = {
+    "trace.safetensors": [
+        r"input_ids",
+        r"layers\.\d+\.(attn|ffn)\.(in|out)",
+        r"layers\.\d+\.attn\.kv_index",
+        r"layers\.\d+\.router\.(experts|margin|weights)",
+        r"layers\.\d+\.index\.(selected|margin|scores|k\..*)",
+        r"layers\.\d+\.index\.q\.(codes|scales)",
+        r"layers\.\d+\.(candidate_mask|cand\..*)",
+        r"layers\.\d+\.window_kv\.(codes|scales|prequant)",
+        r"layers\.\d+\.compress\..*",
+        r"layers\.\d+\.in\.pre_mix",
+        r"layers\.\d+\.engram\.(gate|hash_ids)",
+        r"layers\.1\.engram\.(in|out|kv|rows)",
+        r"layers\.(2|5)\.attn\.(q|o_rotated)",
+        r"layers\.5\.(in\.streams|streams_after_attn|streams_after_ffn)",
+        r"layers\.(1|5)\.hc_(attn|ffn)\.(pre|post|comb|mixes)",
+        r"decode\.(token|logits)",
+        r"decode\.layers\.\d+\.(attn|ffn)\.(in|out)",
+        r"decode\.layers\.\d+\.attn\.kv_index",
+        r"decode\.layers\.\d+\.(index|cand)\.(scores|margin)",
+        r"decode\.layers\.\d+\.router\.(experts|margin|weights)",
+        r"decode\.layers\.\d+\.engram\.(gate|hash_ids)",
+    ],
+    "e2e.safetensors": [r"len(1|2|12|37)\..*"],
+    "engram_hash.safetensors": [r".*"],
+    "state.safetensors": [r"len(1|2|12|37)\..*"],
+    "replay.safetensors": [
+        r"len\d+\.(tokens|narrow\..*)",
+        r"len\d+\.[^.]+\.(first_row|last_logits)",
+    ],
+}
+MANIFEST_KEEP = ["model", "margin_row_layers", "units", "teacher_forced_noise_floor"]
+
+
+def read_tensors(path):
+    raw = path.read_bytes()
+    (header_bytes,) = struct.unpack_from("<Q", raw)
+    header = json.loads(raw[8 : 8 + header_bytes])
+    return header, memoryview(raw)[8 + header_bytes :]
+
+
+def cut_file(source, target, patterns):
+    header, data = read_tensors(source)
+    metadata = header.pop("__metadata__", {})
+    kept = [n for n in header if any(re.fullmatch(p, n) for p in patterns)]
+    unused = [p for p in patterns if not any(re.fullmatch(p, n) for n in header)]
+    if unused:
+        sys.exit(f"{source.name}: patterns that match nothing: {unused}")
+    out = {"__metadata__": {**metadata, "cut": f"{len(kept)} of {len(header)} tensors"}}
+    chunks, at = [], 0
+    for name in sorted(kept, key=lambda n: header[n]["data_offsets"][0]):
+        begin, end = header[name]["data_offsets"]
+        out[name] = {**header[name], "data_offsets": [at, at + end - begin]}
+        chunks.append(data[begin:end])
+        at += end - begin
+    text = json.dumps(out, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    target.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(chunks))
+    return kept, len(header)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    source, target = Path(sys.argv[1]), Path(sys.argv[2])
+    target.mkdir(parents=True, exist_ok=True)
+    manifest = json.loads((source / "manifest.json").read_text())
+    reduced = {key: manifest[key] for key in MANIFEST_KEEP if key in manifest}
+    reduced["cut"] = {
+        "note": "A part of golden/vectors, made by tests/data/cut_golden.py. Files of the source "
+        "that are not named here were left out whole.",
+        "left_out": sorted(set(manifest["files"]) - set(KEEP)),
+    }
+    reduced["files"] = {}
+    for name, patterns in KEEP.items():
+        kept, total = cut_file(source / name, target / name, patterns)
+        entry = dict(manifest["files"][name])
+        entry["tensors"] = {n: entry["tensors"][n] for n in kept if n in entry["tensors"]}
+        entry["bytes"] = (target / name).stat().st_size
+        entry["kept"] = f"{len(kept)} of {total} tensors"
+        entry["patterns"] = patterns
+        reduced["files"][name] = entry
+    (target / "manifest.json").write_text(json.dumps(reduced, separators=(",", ":")) + "\n")
+    total_bytes = sum(f.stat().st_size for f in target.iterdir())
+    for name in sorted(f.name for f in target.iterdir()):
+        print(f"{(target / name).stat().st_size:10,} {name}")
+    print(f"{total_bytes:10,} in all")
+    if total_bytes > BYTES_MAX:
+        sys.exit(f"over the limit of {BYTES_MAX:,} bytes")
+
+
+main()
