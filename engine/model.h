@@ -10,7 +10,8 @@
 #include "base/bytes.h"
 #include "kernels/backend.h"
 
-#define MODEL_LAYERS_MAX 128 /* static arrays below; the release has 40 + 3 */
+#define MODEL_LAYERS_MAX                                                                           \
+    128 /* static arrays below, draft stages included; the release has 40 + 3 */
 
 enum layer_mode {
     LAYER_WINDOW,  /* ratio 0: window attention only */
@@ -52,7 +53,11 @@ struct model_config {
     int64_t engram_rows[MODEL_LAYERS_MAX];
     int32_t engram_ngram_max, engram_heads, engram_dim, engram_pad_id, engram_compressed_vocabulary;
     int64_t engram_vocabulary; /* start of the prime search */
-    int32_t draft_layers;      /* weights of draft stages and vision are checked, not loaded yet */
+    /* draft stages and vision tower: their weights are checked when present, not used yet */
+    int32_t draft_layers, draft_block, draft_experts, draft_experts_chosen, draft_markov_rank;
+    int32_t draft_noise_id, draft_target_count;
+    int32_t vision_layers, vision_hidden, vision_heads, vision_intermediate, vision_patch,
+        vision_downsample;
     struct layer_plan plan[MODEL_LAYERS_MAX];
 };
 
@@ -104,25 +109,74 @@ struct model {
     struct model_files *files; /* mappings */
 };
 
-/* Bytes of a checkpoint by group, from headers alone; printed before loading (promise P7). */
-struct model_size {
+/* Groups of tensors, in the order of spec 2.7. */
+enum model_group {
+    MODEL_GROUP_EMBED,
+    MODEL_GROUP_HEAD,
+    MODEL_GROUP_NORM, /* the final one */
+    MODEL_GROUP_ATTENTION,
+    MODEL_GROUP_LAYER_NORMS,
+    MODEL_GROUP_ROUTER,
+    MODEL_GROUP_ROUTED_EXPERTS,
+    MODEL_GROUP_SHARED_EXPERTS,
+    MODEL_GROUP_MIXING,
+    MODEL_GROUP_COMPRESSORS,
+    MODEL_GROUP_INDEXERS,
+    MODEL_GROUP_ENGRAM_TABLES,
+    MODEL_GROUP_ENGRAM_OTHER,
+    MODEL_GROUP_DRAFT_ATTENTION,
+    MODEL_GROUP_DRAFT_NORMS,
+    MODEL_GROUP_DRAFT_ROUTER,
+    MODEL_GROUP_DRAFT_ROUTED_EXPERTS,
+    MODEL_GROUP_DRAFT_SHARED_EXPERTS,
+    MODEL_GROUP_DRAFT_MIXING,
+    MODEL_GROUP_DRAFT_INPUT, /* main_proj, main_norm */
+    MODEL_GROUP_DRAFT_HEADS, /* norm, Markov and confidence heads */
+    MODEL_GROUP_VISION,
+    MODEL_GROUP_COUNT
+};
+const char *model_group_name(enum model_group group); /* "routed_experts" */
+
+/* How tensors are stored (spec 2.2); scales count with the weights they belong to. */
+enum model_storage {
+    MODEL_STORAGE_FP8, /* E4M3, one E8M0 scale per 32x32 */
+    MODEL_STORAGE_FP4, /* E2M1, one E8M0 scale per row and 32 */
+    MODEL_STORAGE_ENGRAM_ROWS,
+    MODEL_STORAGE_BF16,
+    MODEL_STORAGE_F32,
+    MODEL_STORAGE_COUNT
+};
+const char *model_storage_name(enum model_storage storage); /* "fp8" */
+
+struct model_bytes {
     size_t tensors;
-    uint64_t embed, head, attention, router, routed_experts, shared_experts, mixing, compressors,
-        indexers, engram_tables, engram_other, norms, draft, vision, total;
+    uint64_t bytes;
+};
+
+/* Bytes of a checkpoint, from headers alone; printed before loading (promise P7). */
+struct model_size {
+    struct model_bytes groups[MODEL_GROUP_COUNT];
+    struct model_bytes storage[MODEL_STORAGE_COUNT];
+    struct model_bytes total; /* tensor payload */
+    size_t shards;
+    uint64_t file_bytes; /* of all shards, headers included: what gets mapped */
 };
 
 /* config.json text -> checked configuration and plan. Expected errors: INVALID_INPUT (naming the
- * field and value), UNSUPPORTED (another architecture, or what forward cannot run). */
+ * field and value), UNSUPPORTED (another architecture, or what forward cannot run), MEMORY. */
 MUST_CHECK result
 model_config_parse(struct view text, struct model_config *out, struct error *error);
 
 /* Reads config.json and the headers of all shards, checks every tensor's name, dtype, shape, offsets
- * and overlap; maps nothing yet. Expected errors: NOT_FOUND, CORRUPT, UNSUPPORTED. */
+ * and overlap; maps nothing and reads no weight. Expected errors: NOT_FOUND, CORRUPT, and those of the
+ * configuration. */
 MUST_CHECK result model_measure(
     const char *directory, struct model_config *config, struct model_size *size, struct error *error
 );
 
-/* Maps the shards and resolves every role. Expected errors: NOT_FOUND, CORRUPT, UNSUPPORTED. */
+/* The same checks, then maps the shards read-only and resolves every role; weights are paged in
+ * when they are first used. The files must not be truncated while the model is open: touching a
+ * page that is gone is a SIGBUS, which no check here can prevent. */
 MUST_CHECK result model_open(const char *directory, struct model **out, struct error *error);
 void model_close(struct model *model);
 
