@@ -206,7 +206,8 @@ struct index_select_op {
     const struct sequence_view *views;  /* [S] */
     const uint8_t *query_codes;         /* [R, I, i/2] */
     const uint8_t *query_scales;        /* [R, I, i/32] */
-    const float *head_weights;          /* [R, I] */
+    const uint16_t *head_weights;       /* [R, I] bf16, as weights_proj gives them */
+    float head_scale;                   /* (i I)^(-1/2): w = fp32(bf16(head_weight * head_scale)) */
     int32_t *selected;                  /* [R, K] entry ids ascending, -1 behind the count */
     int32_t *selected_count;            /* [R] */
     int32_t *pool;                      /* [R, pool_blocks] block ids ascending, -1 behind */
