@@ -1,10 +1,12 @@
 /* Encoding and decoding with a loaded tokenizer. Text is cut at added tokens, then by the file's
  * regular expressions one inside the other, and each piece is merged by bpe.c.
  *
- * The file's expressions are written for Oniguruma; PCRE2 reads them the same way but for \s, which
- * in PCRE2 also matches U+180E, so \s and \S are replaced by the White_Space property. Constructs
- * on which the two disagree are refused. */
+ * The file's expressions are written for Oniguruma; PCRE2 reads them the same way with two
+ * exceptions. Its \s also matches U+180E, so \s and \S are replaced by the White_Space property; its
+ * Unicode is older, so categories get the characters added since. Constructs on which the two
+ * disagree otherwise are refused. */
 #include "tokenizer_internal.h"
+#include "unicode_additions.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -30,21 +32,61 @@ static result refuse_regex(struct view pattern, const char *what, struct error *
     );
 }
 
+/* The ranges that newer Unicode adds to a category, for use within a set. */
+static result append_additions(struct buffer *out, char category, struct error *error) {
+    static const struct unicode_addition additions[] = UNICODE_ADDITIONS;
+    for (size_t i = 0; i < COUNT_OF(additions); i++) {
+        if (additions[i].category == category) {
+            unsigned first = additions[i].first;
+            unsigned last = additions[i].last;
+            TRY(buffer_append_format(out, error, "\\x{%X}-\\x{%X}", first, last));
+        }
+    }
+    return OK;
+}
+
+/* \p{L} and the like at `escape`; other escapes are copied. *length: bytes used up. */
+static result translate_escape(
+    struct buffer *out, struct view escape, bool in_class, size_t *length, struct error *error
+) {
+    *length = escape.length < 2 ? escape.length : 2;
+    struct view copied = view_slice(escape, 0, *length);
+    if (escape.length < 2) {
+        return buffer_append(out, copied, error);
+    }
+    unsigned char letter = escape.data[1];
+    if (strchr("hHRXKGQEZyY", letter) != NULL) {
+        return refuse_regex(escape, "an escape with different meanings", error);
+    }
+    if (letter == 's' || letter == 'S') {
+        const char *property = letter == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
+        return buffer_append_text(out, property, error);
+    }
+    bool is_category = (letter == 'p' || letter == 'P') && escape.length >= 5 &&
+                       escape.data[2] == '{' && escape.data[4] == '}';
+    if (!is_category || strchr("LMNPS", escape.data[3]) == NULL) {
+        return buffer_append(out, copied, error);
+    }
+    if (letter == 'P' && in_class) {
+        return refuse_regex(escape, "a negated category within a set", error);
+    }
+    *length = 5;
+    const char *opening = in_class ? "" : letter == 'P' ? "[^" : "[";
+    char category = (char)escape.data[3];
+    TRY(buffer_append_format(out, error, "%s\\p{%c}", opening, category));
+    TRY(append_additions(out, category, error));
+    return buffer_append_text(out, in_class ? "" : "]", error);
+}
+
 static result translate(struct buffer *out, struct view pattern, struct error *error) {
     bool in_class = false;
-    for (size_t i = 0; i < pattern.length; i++) {
+    for (size_t i = 0; i < pattern.length;) {
         unsigned char c = pattern.data[i];
-        if (c == '\\' && i + 1 < pattern.length) {
-            unsigned char escaped = pattern.data[++i];
-            if (strchr("hHRXKGQEZyY", escaped) != NULL) {
-                return refuse_regex(pattern, "an escape with different meanings", error);
-            }
-            if (escaped == 's' || escaped == 'S') {
-                const char *property = escaped == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
-                TRY(buffer_append_text(out, property, error));
-            } else {
-                TRY(buffer_append(out, view_of(pattern.data + i - 1, 2), error));
-            }
+        if (c == '\\') {
+            size_t length = 0;
+            struct view rest = view_slice(pattern, i, SIZE_MAX);
+            TRY(translate_escape(out, rest, in_class, &length, error));
+            i += length;
             continue;
         }
         if (in_class && c == '[') {
@@ -55,6 +97,7 @@ static result translate(struct buffer *out, struct view pattern, struct error *e
         }
         in_class = c == '[' || (in_class && c != ']');
         TRY(buffer_append_byte(out, c, error));
+        i += 1;
     }
     return OK;
 }
@@ -82,7 +125,7 @@ result tokenizer_add_split(struct tokenizer *tokenizer, struct view pattern, str
         );
     }
     CLEANUP(buffer_deinit) struct buffer translated = {NULL, 0, 0, 0};
-    buffer_init(&translated, (size_t)16 * TOKENIZER_REGEX_BYTES);
+    buffer_init(&translated, (size_t)512 * TOKENIZER_REGEX_BYTES);
     TRY(translate(&translated, pattern, error));
     CLEANUP(split_cleanup) struct tokenizer_split *split = calloc(1, sizeof *split);
     if (split == NULL) {
