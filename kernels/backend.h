@@ -49,7 +49,7 @@ struct embed_op {
     float *mix;            /* [R, C] */
 };
 
-/* pre, post, comb = Mix(X; fn, scale, base). Spec 3.3; comb is [source j, target k]. */
+/* pre, post, comb = Mix(X; fn, scale, base), streams = 4. Spec 3.3; comb is [source j, target k]. */
 struct stream_mix_op {
     int32_t rows, dim, streams, sinkhorn_iterations;
     float eps;          /* hc_eps */
@@ -99,7 +99,9 @@ struct quantize_op {
     struct quantized y; /* [R, dim] */
 };
 
-/* y = x w^T, FP32 accumulation, one rounding at the end when y is bf16. Spec 3.0.2.
+/* Shapes: `in` is a multiple of 32; E8M0 bytes of FP8 weights are at most 246 (2^119): the loader
+ * refuses others. Codes 0x7f and 0xff, E4M3's NaN, read as 480 and -480 in weights and records.
+ * y = x w^T, FP32 accumulation, one rounding at the end when y is bf16. Spec 3.0.2.
  * With groups > 1 (spec 3.5 step 6) weight has groups * out rows; group g multiplies input columns
  * [g in, g in + in) with weight rows [g out, g out + out) into output columns [g out, ...).
  *   input FP8   quantised input, weight FP8 (or FP4)
@@ -343,10 +345,19 @@ struct backend_options {
     int32_t threads;  /* 0: one per core this process may use */
     const char
         *isa; /* null: best; "plain", "avx2", "avx512"; env HEARTH_CPU_ISA is not read here */
-    /* Largest shapes any op will see; scratch is sized from them once, so that no op allocates. */
+    /* Largest shapes any op will see; scratch is sized from them once, so that no op allocates.
+     * Those of parts that a caller does not use (experts, attention, indexer) may be 0. */
     int32_t rows_max;
-    int32_t dim_max;     /* widest row of any linear input or output, streams included */
-    int32_t context_max; /* tokens */
+    int32_t dim_max;        /* widest row of any linear input (groups * in) and of C * D */
+    int32_t context_max;    /* tokens */
+    int32_t model_dim;      /* D */
+    int32_t experts;        /* E */
+    int32_t experts_chosen; /* k */
+    int32_t expert_hidden;
+    int32_t heads;       /* H */
+    int32_t head_dim;    /* d */
+    int32_t index_heads; /* I */
+    int32_t index_dim;   /* i */
 };
 
 /* Opens a backend by name, its thread team started. Expected errors: UNSUPPORTED (unknown name, or
