@@ -4,8 +4,12 @@
  * append is one transaction that is on the disk when the call returns, so a caller that appends
  * before it acts can lose nothing it has acted upon. Appends run in order:
  *
- *     session_create -> session_agent_append -> session_turn_start -> messages, token runs,
- *     session_call_start / session_call_finish -> session_turn_finish -> session_finish
+ *     session_create -> session_agent_append -> then for each turn:
+ *         session_turn_start, session_message_append (what is new in the prompt)
+ *         the generation; then, in one batch: session_turn_finish, session_run_append,
+ *         session_message_append (what the model wrote)
+ *         for each call: session_call_start, the tool, session_call_finish
+ *     -> session_finish
  *
  * A crash leaves sessions, turns and calls open; the next writer marks them interrupted. Readers
  * (SESSION_READ_ONLY) work beside a writer. All calls block on the disk: they are meant for one
@@ -143,8 +147,8 @@ MUST_CHECK result session_agent_append(
     struct error *error
 );
 
-/* Starts the next turn of an agent: one model generation with what came before and after it. The
- * turn's number is its key in the calls below; numbers are unique in the store. */
+/* Starts the next turn of an agent: one generation, the messages new in its prompt, and the calls
+ * made in it. The turn's number is its key in the calls below; numbers are unique in the store. */
 MUST_CHECK result session_turn_start(
     struct session_store *store, const struct session_id *agent, int64_t *turn, struct error *error
 );

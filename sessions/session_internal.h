@@ -1,0 +1,144 @@
+/* Inside of sessions/: the store, prepared statements without SQLite's header, lock and migrations.
+ *
+ * session_store.c alone knows SQLite; the other files speak to it through `struct statement`.
+ */
+#ifndef HEARTH_SESSIONS_SESSION_INTERNAL_H
+#define HEARTH_SESSIONS_SESSION_INTERNAL_H
+
+#include "session.h"
+
+#include <assert.h>
+
+#define SESSION_SCHEMA_VERSION 1
+#define SESSION_APPLICATION_ID 0x48727468 /* "Hrth" */
+#define SESSION_STATEMENTS_MAX 64         /* more than the SQL texts of this folder */
+#define SESSION_PATH_BYTES     4096       /* PATH_MAX of Linux */
+#define SESSION_DATABASE_NAME  "sessions.db"
+#define SESSION_LOCK_NAME      "lock"
+#define SESSION_FORMAT_READERS "list, show and doctor work beside it"
+
+struct sqlite3;
+struct sqlite3_stmt;
+
+struct session_lock {
+    int fd;                /* -1: not held */
+    bool predecessor_died; /* the lock file still named a process: it never closed its store */
+};
+
+struct session_statement_slot {
+    const char *sql; /* identity is the pointer: texts are string constants */
+    struct sqlite3_stmt *handle;
+    bool is_used;
+};
+
+struct session_store {
+    struct sqlite3 *database;
+    struct session_lock lock;
+    struct clock clock;
+    enum session_mode mode;
+    bool is_batch;     /* between begin and commit or rollback */
+    bool batch_failed; /* an append in it failed: it can only be rolled back */
+    int64_t interrupted_count;
+    size_t statement_count;
+    struct session_statement_slot statements[SESSION_STATEMENTS_MAX];
+    char directory[SESSION_PATH_BYTES];
+    char path[SESSION_PATH_BYTES];
+};
+
+/* A statement in use; binding errors stick until statement_step. */
+struct statement {
+    struct session_store *store;
+    struct session_statement_slot *slot;
+    int status; /* SQLite's code, 0 when fine */
+};
+
+/* `sql` must be a string constant: it is prepared once per store and kept. */
+MUST_CHECK result statement_begin(
+    struct statement *out, struct session_store *store, const char *sql, struct error *error
+);
+void statement_end(struct statement *statement); /* usable with CLEANUP */
+/* Parameters count from 1. Views must live until statement_end. */
+void statement_bind_i64(struct statement *statement, int at, int64_t value);
+void statement_bind_double(struct statement *statement, int at, double value);
+void statement_bind_text(struct statement *statement, int at, struct view text); /* made UTF-8 */
+void statement_bind_blob(struct statement *statement, int at, struct view bytes);
+void statement_bind_null(struct statement *statement, int at);
+/* Runs to the next row; `*row` false at the end. */
+MUST_CHECK result statement_step(struct statement *statement, bool *row, struct error *error);
+/* Runs a statement that gives no rows and checks that it changed exactly one; otherwise
+ * INVALID_INPUT with `refusal`. In a batch a failure is remembered. */
+MUST_CHECK result
+statement_run_once(struct statement *statement, const char *refusal, struct error *error);
+/* Columns count from 0; any stored type is accepted. Views die with the next step. */
+int64_t statement_i64(const struct statement *statement, int column);
+double statement_double(const struct statement *statement, int column);
+struct view statement_bytes(const struct statement *statement, int column);
+bool statement_is_null(const struct statement *statement, int column);
+int64_t statement_inserted(const struct statement *statement); /* row number of the insert */
+
+/* Runs any number of statements without results. */
+MUST_CHECK result store_execute(struct session_store *store, const char *sql, struct error *error);
+/* First column of the first row, as an integer or (cut to fit) as text; one-off, not kept. */
+MUST_CHECK result
+store_query_i64(struct session_store *store, const char *sql, int64_t *out, struct error *error);
+MUST_CHECK result store_query_text(
+    struct session_store *store, const char *sql, char *out, size_t capacity, struct error *error
+);
+/* VACUUM INTO `path`, which must not exist, flushed to the disk. */
+MUST_CHECK result store_backup(struct session_store *store, const char *path, struct error *error);
+
+struct session_migration {
+    int64_t to; /* from version to - 1 */
+    const char *sql;
+};
+
+/* Brings a database of an older version up to `target`: backup beside it
+ * (sessions.db.version-N), then all steps in one transaction, checked before it is committed. */
+MUST_CHECK result session_migrate(
+    struct session_store *store,
+    const struct session_migration *steps,
+    size_t step_count,
+    int64_t target,
+    struct error *error
+);
+
+/* session_store_open with other versions than this build's: for tests of the mechanism. */
+struct session_versions {
+    int64_t target;
+    const struct session_migration *steps;
+    size_t step_count;
+};
+MUST_CHECK result session_store_open_versions(
+    struct session_store **out,
+    const struct session_store_options *options,
+    const struct session_versions *versions,
+    struct error *error
+);
+struct session_versions session_versions_shipped(void);
+
+/* Makes the directory (0700) or checks it, and takes the writer's lock. */
+MUST_CHECK result session_directory_prepare(const char *directory, struct error *error);
+MUST_CHECK result session_lock_acquire(
+    struct session_lock *out, const char *directory, const char *program, struct error *error
+);
+void session_lock_release(struct session_lock *lock);
+/* Name of a network file system by statfs' f_type, or null for a local one. */
+const char *session_network_file_system(long type);
+
+/* Memory that is freed as a whole, with a ceiling. */
+struct arena_chunk;
+struct arena {
+    struct arena_chunk *chunks;
+    size_t bytes;
+    size_t ceiling;
+};
+void arena_deinit(struct arena *arena);
+MUST_CHECK result
+arena_allocate(struct arena *arena, size_t bytes, void **out, struct error *error);
+MUST_CHECK result
+arena_copy(struct arena *arena, struct view bytes, struct view *out, struct error *error);
+/* Room for one more item behind `count` of them; `*items` may move. */
+MUST_CHECK result
+arena_grow(struct arena *arena, void **items, size_t count, size_t item_bytes, struct error *error);
+
+#endif

@@ -1,0 +1,125 @@
+-- Tables of the session store, schema version 1. Embedded into the program at build and run once,
+-- in one transaction, on an empty database. A change is a new version: a step in
+-- session_migration.c plus the same change here. Times are milliseconds since 1970-01-01 UTC;
+-- statuses are the enumerators of session.h, which are part of the format and never renumbered.
+
+CREATE TABLE session (
+    number            INTEGER PRIMARY KEY,
+    id                TEXT NOT NULL UNIQUE CHECK (length(id) = 36),
+    status            INTEGER NOT NULL DEFAULT 0 CHECK (status BETWEEN 0 AND 4),
+    created_ms        INTEGER NOT NULL,
+    ended_ms          INTEGER NOT NULL DEFAULT 0,
+    exit_status       INTEGER NOT NULL DEFAULT 0,
+    task              TEXT NOT NULL,
+    workspace         TEXT NOT NULL,
+    model             TEXT NOT NULL,
+    model_digest      TEXT NOT NULL,
+    backend           TEXT NOT NULL,
+    numerics_version  TEXT NOT NULL,
+    program_version   TEXT NOT NULL,
+    seed              INTEGER NOT NULL,
+    temperature       REAL NOT NULL,
+    top_p             REAL NOT NULL,
+    effort            INTEGER NOT NULL,
+    time_ms_max       INTEGER NOT NULL,
+    tokens_max        INTEGER NOT NULL,
+    commit_before     TEXT NOT NULL,
+    commit_after      TEXT NOT NULL DEFAULT '',
+    verdict           TEXT NOT NULL DEFAULT '',
+    stop_reason       TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX session_by_status ON session (status) WHERE status = 0;
+
+CREATE TABLE agent (
+    number            INTEGER PRIMARY KEY,
+    id                TEXT NOT NULL UNIQUE CHECK (length(id) = 36),
+    session           INTEGER NOT NULL REFERENCES session (number) ON DELETE CASCADE,
+    parent            INTEGER REFERENCES agent (number) ON DELETE CASCADE,
+    created_ms        INTEGER NOT NULL,
+    name              TEXT NOT NULL,
+    tools             TEXT NOT NULL,
+    seed              INTEGER NOT NULL,
+    temperature       REAL NOT NULL,
+    top_p             REAL NOT NULL,
+    effort            INTEGER NOT NULL
+) STRICT;
+CREATE INDEX agent_by_session ON agent (session);
+CREATE INDEX agent_by_parent ON agent (parent);
+
+CREATE TABLE turn (
+    number            INTEGER PRIMARY KEY,
+    agent             INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,
+    position          INTEGER NOT NULL CHECK (position >= 0),
+    is_finished       INTEGER NOT NULL DEFAULT 0 CHECK (is_finished IN (0, 1)),
+    started_ms        INTEGER NOT NULL,
+    ended_ms          INTEGER NOT NULL DEFAULT 0,
+    prompt_tokens     INTEGER NOT NULL DEFAULT 0 CHECK (prompt_tokens >= 0),
+    evaluated_tokens  INTEGER NOT NULL DEFAULT 0 CHECK (evaluated_tokens >= 0),
+    reused_tokens     INTEGER NOT NULL DEFAULT 0 CHECK (reused_tokens >= 0),
+    rebuilt_tokens    INTEGER NOT NULL DEFAULT 0 CHECK (rebuilt_tokens >= 0),
+    hit_position      INTEGER NOT NULL DEFAULT 0 CHECK (hit_position >= 0),
+    miss_reason       TEXT NOT NULL DEFAULT '',
+    window_source     TEXT NOT NULL DEFAULT '',
+    lineage           TEXT NOT NULL DEFAULT '',
+    decoder_lineage   TEXT NOT NULL DEFAULT '',
+    backend           TEXT NOT NULL DEFAULT '',
+    numerics_version  TEXT NOT NULL DEFAULT '',
+    seed              INTEGER NOT NULL DEFAULT 0,
+    temperature       REAL NOT NULL DEFAULT 0,
+    top_p             REAL NOT NULL DEFAULT 0,
+    effort            INTEGER NOT NULL DEFAULT 0,
+    output_tokens     INTEGER NOT NULL DEFAULT 0 CHECK (output_tokens >= 0),
+    prefill_ms        INTEGER NOT NULL DEFAULT 0,
+    decode_ms         INTEGER NOT NULL DEFAULT 0,
+    stop_reason       TEXT NOT NULL DEFAULT '',
+    UNIQUE (agent, position),
+    CHECK (evaluated_tokens + reused_tokens = prompt_tokens)
+) STRICT;
+
+CREATE TABLE call (
+    number            INTEGER PRIMARY KEY,
+    turn              INTEGER NOT NULL REFERENCES turn (number) ON DELETE CASCADE,
+    status            INTEGER NOT NULL DEFAULT 0 CHECK (status BETWEEN 0 AND 6),
+    name              BLOB NOT NULL,
+    arguments         BLOB NOT NULL,
+    started_ms        INTEGER NOT NULL,
+    ended_ms          INTEGER NOT NULL DEFAULT 0,
+    duration_ms       INTEGER NOT NULL DEFAULT 0,
+    text              BLOB NOT NULL DEFAULT x'',
+    output            BLOB NOT NULL DEFAULT x'',
+    output_bytes      INTEGER NOT NULL DEFAULT 0 CHECK (output_bytes >= 0),
+    text_is_truncated INTEGER NOT NULL DEFAULT 0 CHECK (text_is_truncated IN (0, 1)),
+    exit_status       INTEGER,
+    commit_before     TEXT NOT NULL,
+    commit_after      TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX call_by_turn ON call (turn);
+CREATE INDEX call_open ON call (status) WHERE status = 0;
+
+-- Texts of a model may be torn inside a character, so they are kept as bytes.
+CREATE TABLE message (
+    number            INTEGER PRIMARY KEY,
+    turn              INTEGER NOT NULL REFERENCES turn (number) ON DELETE CASCADE,
+    call              INTEGER REFERENCES call (number) ON DELETE CASCADE,
+    created_ms        INTEGER NOT NULL,
+    role              TEXT NOT NULL,
+    text              BLOB NOT NULL,
+    reasoning         BLOB NOT NULL,
+    calls             BLOB NOT NULL
+) STRICT;
+CREATE INDEX message_by_turn ON message (turn);
+CREATE INDEX message_by_call ON message (call);
+
+-- ids: count little-endian int32; log_probabilities: count little-endian float32, or null.
+CREATE TABLE token_run (
+    number            INTEGER PRIMARY KEY,
+    turn              INTEGER NOT NULL REFERENCES turn (number) ON DELETE CASCADE,
+    kind              INTEGER NOT NULL CHECK (kind BETWEEN 0 AND 1),
+    position          INTEGER NOT NULL CHECK (position >= 0),
+    count             INTEGER NOT NULL CHECK (count >= 0),
+    ids               BLOB NOT NULL,
+    log_probabilities BLOB,
+    CHECK (length(ids) = 4 * count),
+    CHECK (log_probabilities IS NULL OR length(log_probabilities) = 4 * count)
+) STRICT;
+CREATE INDEX token_run_by_turn ON token_run (turn);

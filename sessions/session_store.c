@@ -1,0 +1,707 @@
+/* The only file that knows SQLite: opening, checking and closing the database, prepared
+ * statements, transactions, and SQLite's errors turned into ours.
+ *
+ * SQLite 3.40 has a race when two connections reset the write-ahead log, so exactly one connection,
+ * the writer's, ever writes or checkpoints; readers open read-only and never checkpoint.
+ */
+#include "session_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+extern const unsigned char session_schema[];
+extern const size_t session_schema_bytes;
+
+static_assert(SQLITE_OK == 0, "struct statement counts 0 as fine");
+
+/* ---------------------------------------------------------------- errors ---- */
+
+static unsigned long long free_bytes(const struct session_store *store) {
+    struct statvfs space;
+    if (statvfs(store->directory, &space) != 0) {
+        return 0;
+    }
+    return (unsigned long long)space.f_bavail * space.f_frsize;
+}
+
+static result fail_io(const struct session_store *store, int code, struct error *error) {
+    int system = store->database == NULL ? 0 : sqlite3_system_errno(store->database);
+    if ((code & 0xFF) == SQLITE_FULL || system == ENOSPC || system == EDQUOT) {
+        FAIL_FOREIGN(
+            error,
+            IO,
+            code,
+            "%s: the disk is full (%llu bytes free); nothing of this step was recorded",
+            store->path,
+            free_bytes(store)
+        );
+    }
+    const char *reason = system != 0 ? strerror(system) : sqlite3_errstr(code);
+    if ((code & 0xFF) == SQLITE_READONLY) {
+        FAIL_FOREIGN(
+            error,
+            IO,
+            code,
+            "%s cannot be written (read-only): %s; name another place with --state DIR",
+            store->path,
+            reason
+        );
+    }
+    FAIL_FOREIGN(error, IO, code, "%s: %s (SQLite code %d)", store->path, reason, code);
+}
+
+/* `code` is the one SQLite just returned on this store's connection. */
+static result store_fail(const struct session_store *store, int code, struct error *error) {
+    const char *text = store->database == NULL ? "" : sqlite3_errmsg(store->database);
+    switch (code & 0xFF) {
+    case SQLITE_NOMEM:
+        FAIL_FOREIGN(error, MEMORY, code, "%s: out of memory", store->path);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+        FAIL_FOREIGN(
+            error,
+            TIMEOUT,
+            code,
+            "%s is locked by another program (not a Hearth writer); end it and try again",
+            store->path
+        );
+    case SQLITE_CORRUPT:
+        FAIL_FOREIGN(
+            error,
+            CORRUPT,
+            code,
+            "%s is damaged: %s; it was left as it is: move it away, or name another place with "
+            "--state DIR",
+            store->path,
+            text
+        );
+    case SQLITE_NOTADB:
+        FAIL_FOREIGN(
+            error,
+            CORRUPT,
+            code,
+            "%s is not a database; it was left as it is: move it away, or name another place "
+            "with --state DIR",
+            store->path
+        );
+    case SQLITE_TOOBIG:
+        FAIL_FOREIGN(error, LIMIT, code, "%s: a value too large to store", store->path);
+    case SQLITE_CONSTRAINT:
+        FAIL_FOREIGN(error, INVALID_INPUT, code, "%s: refused: %s", store->path, text);
+    case SQLITE_FULL:
+    case SQLITE_IOERR:
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+        return fail_io(store, code, error);
+    default:
+        // Our statements are fixed, so "no such column" and the like mean a foreign schema.
+        FAIL_FOREIGN(error, CORRUPT, code, "%s: %s (SQLite code %d)", store->path, text, code);
+    }
+}
+
+/* ------------------------------------------------------------ statements ---- */
+
+result statement_begin(
+    struct statement *out, struct session_store *store, const char *sql, struct error *error
+) {
+    struct session_statement_slot *slot = NULL;
+    for (size_t i = 0; i < store->statement_count && slot == NULL; i++) {
+        slot = store->statements[i].sql == sql ? &store->statements[i] : NULL;
+    }
+    if (slot == NULL) {
+        ASSERT(store->statement_count < SESSION_STATEMENTS_MAX);
+        struct sqlite3_stmt *handle = NULL;
+        int code =
+            sqlite3_prepare_v3(store->database, sql, -1, SQLITE_PREPARE_PERSISTENT, &handle, NULL);
+        if (code != SQLITE_OK) {
+            return store_fail(store, code, error);
+        }
+        slot = &store->statements[store->statement_count++];
+        slot->sql = sql;
+        slot->handle = handle;
+    }
+    ASSERT(!slot->is_used); // a statement is not nested in itself
+    slot->is_used = true;
+    out->store = store;
+    out->slot = slot;
+    out->status = SQLITE_OK;
+    return OK;
+}
+
+void statement_end(struct statement *statement) {
+    if (statement->slot == NULL) {
+        return;
+    }
+    // Both report again what the last step already reported.
+    (void)sqlite3_reset(statement->slot->handle);
+    (void)sqlite3_clear_bindings(statement->slot->handle);
+    statement->slot->is_used = false;
+    statement->slot = NULL;
+}
+
+static void note_binding(struct statement *statement, int code) {
+    if (statement->status == SQLITE_OK) {
+        statement->status = code;
+    }
+}
+
+void statement_bind_i64(struct statement *statement, int at, int64_t value) {
+    note_binding(statement, sqlite3_bind_int64(statement->slot->handle, at, value));
+}
+
+void statement_bind_double(struct statement *statement, int at, double value) {
+    note_binding(statement, sqlite3_bind_double(statement->slot->handle, at, value));
+}
+
+void statement_bind_null(struct statement *statement, int at) {
+    note_binding(statement, sqlite3_bind_null(statement->slot->handle, at));
+}
+
+void statement_bind_text(struct statement *statement, int at, struct view text) {
+    if (text.length > SESSION_TEXT_BYTES_MAX) {
+        note_binding(statement, SQLITE_TOOBIG);
+        return;
+    }
+    sqlite3_stmt *handle = statement->slot->handle;
+    if (text.length == 0) {
+        note_binding(statement, sqlite3_bind_text(handle, at, "", 0, SQLITE_STATIC));
+        return;
+    }
+    if (utf8_is_valid(text)) {
+        const char *bytes = (const char *)text.data;
+        note_binding(
+            statement, sqlite3_bind_text(handle, at, bytes, (int)text.length, SQLITE_STATIC)
+        );
+        return;
+    }
+    CLEANUP(buffer_deinit) struct buffer clean = {NULL, 0, 0, 0};
+    buffer_init(&clean, 3 * SESSION_TEXT_BYTES_MAX);
+    if (is_failed(utf8_append_lossy(&clean, text, NULL))) {
+        note_binding(statement, SQLITE_NOMEM);
+        return;
+    }
+    const char *bytes = buffer_text(&clean);
+    note_binding(
+        statement, sqlite3_bind_text(handle, at, bytes, (int)clean.length, SQLITE_TRANSIENT)
+    );
+}
+
+void statement_bind_blob(struct statement *statement, int at, struct view bytes) {
+    if (bytes.length > SESSION_TEXT_BYTES_MAX) {
+        note_binding(statement, SQLITE_TOOBIG);
+        return;
+    }
+    sqlite3_stmt *handle = statement->slot->handle;
+    if (bytes.length == 0) { // a null pointer would bind NULL
+        note_binding(statement, sqlite3_bind_zeroblob(handle, at, 0));
+        return;
+    }
+    note_binding(
+        statement, sqlite3_bind_blob(handle, at, bytes.data, (int)bytes.length, SQLITE_STATIC)
+    );
+}
+
+result statement_step(struct statement *statement, bool *row, struct error *error) {
+    if (statement->status != SQLITE_OK) {
+        if (statement->status == SQLITE_TOOBIG) {
+            FAIL(
+                error,
+                LIMIT,
+                "%s: a value above %zu bytes",
+                statement->store->path,
+                SESSION_TEXT_BYTES_MAX
+            );
+        }
+        return store_fail(statement->store, statement->status, error);
+    }
+    int code = sqlite3_step(statement->slot->handle);
+    if (code != SQLITE_ROW && code != SQLITE_DONE) {
+        return store_fail(statement->store, code, error);
+    }
+    *row = code == SQLITE_ROW;
+    return OK;
+}
+
+result statement_run_once(struct statement *statement, const char *refusal, struct error *error) {
+    struct session_store *store = statement->store;
+    if (store->mode != SESSION_READ_WRITE) {
+        FAIL(error, INVALID_INPUT, "%s was opened for reading only", store->path);
+    }
+    if (store->is_batch && (store->batch_failed || sqlite3_get_autocommit(store->database) != 0)) {
+        store->batch_failed = true;
+        FAIL(error, INVALID_INPUT, "%s: an earlier step of this batch failed", store->path);
+    }
+    bool row = false;
+    result status = statement_step(statement, &row, error);
+    if (is_ok(status) && sqlite3_changes(store->database) != 1) {
+        status = error_set(
+            error, RESULT_INVALID_INPUT, 0, __FILE__, __LINE__, "%s: %s", store->path, refusal
+        );
+    }
+    if (is_failed(status)) {
+        store->batch_failed = true; // without a batch it is cleared by the next begin
+    }
+    return status;
+}
+
+int64_t statement_i64(const struct statement *statement, int column) {
+    return sqlite3_column_int64(statement->slot->handle, column);
+}
+
+double statement_double(const struct statement *statement, int column) {
+    return sqlite3_column_double(statement->slot->handle, column);
+}
+
+struct view statement_bytes(const struct statement *statement, int column) {
+    sqlite3_stmt *handle = statement->slot->handle;
+    const void *data = sqlite3_column_blob(handle, column);
+    int length = sqlite3_column_bytes(handle, column);
+    return view_of(data, data == NULL || length < 0 ? 0 : (size_t)length);
+}
+
+bool statement_is_null(const struct statement *statement, int column) {
+    return sqlite3_column_type(statement->slot->handle, column) == SQLITE_NULL;
+}
+
+int64_t statement_inserted(const struct statement *statement) {
+    return sqlite3_last_insert_rowid(statement->store->database);
+}
+
+/* ------------------------------------------------------ one-off statements ---- */
+
+result store_execute(struct session_store *store, const char *sql, struct error *error) {
+    int code = sqlite3_exec(store->database, sql, NULL, NULL, NULL);
+    return code == SQLITE_OK ? OK : store_fail(store, code, error);
+}
+
+static void statement_handle_cleanup(sqlite3_stmt **handle) {
+    (void)sqlite3_finalize(*handle);
+}
+
+result store_query_text(
+    struct session_store *store, const char *sql, char *out, size_t capacity, struct error *error
+) {
+    ASSERT(capacity > 0);
+    CLEANUP(statement_handle_cleanup) sqlite3_stmt *handle = NULL;
+    int code = sqlite3_prepare_v2(store->database, sql, -1, &handle, NULL);
+    if (code == SQLITE_OK) {
+        code = sqlite3_step(handle);
+    }
+    if (code != SQLITE_ROW && code != SQLITE_DONE) {
+        return store_fail(store, code, error);
+    }
+    const unsigned char *text = code == SQLITE_ROW ? sqlite3_column_text(handle, 0) : NULL;
+    (void)snprintf(out, capacity, "%s", text == NULL ? "" : (const char *)text); // cut on purpose
+    return OK;
+}
+
+result
+store_query_i64(struct session_store *store, const char *sql, int64_t *out, struct error *error) {
+    char text[32];
+    TRY(store_query_text(store, sql, text, sizeof text, error));
+    int64_t value = 0;
+    if (!parse_i64(view_of_text(text), &value)) {
+        FAIL(error, CORRUPT, "%s: '%s' instead of a number", store->path, text);
+    }
+    *out = value;
+    return OK;
+}
+
+static result flush_path(const char *path, int flags, struct error *error) {
+    CLEANUP(fd_cleanup) int fd = open(path, flags | O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) != 0) {
+        int code = errno;
+        FAIL_FOREIGN(error, IO, code, "%s cannot be flushed: %s", path, strerror(code));
+    }
+    return OK;
+}
+
+result store_backup(struct session_store *store, const char *path, struct error *error) {
+    CLEANUP(statement_handle_cleanup) sqlite3_stmt *handle = NULL;
+    int code = sqlite3_prepare_v2(store->database, "VACUUM INTO ?1", -1, &handle, NULL);
+    if (code == SQLITE_OK) {
+        code = sqlite3_bind_text(handle, 1, path, -1, SQLITE_STATIC);
+    }
+    if (code == SQLITE_OK) {
+        code = sqlite3_step(handle);
+    }
+    if (code != SQLITE_DONE) {
+        return error_note(error, store_fail(store, code, error), "while backing up into %s", path);
+    }
+    // VACUUM INTO does not flush; the backup must be on the disk before the original changes.
+    TRY(flush_path(path, 0, error));
+    return flush_path(store->directory, O_DIRECTORY, error);
+}
+
+/* ----------------------------------------------------------- transactions ---- */
+
+result session_batch_begin(struct session_store *store, struct error *error) {
+    ASSERT(!store->is_batch);
+    if (store->mode != SESSION_READ_WRITE) {
+        FAIL(error, INVALID_INPUT, "%s was opened for reading only", store->path);
+    }
+    TRY(store_execute(store, "BEGIN IMMEDIATE", error));
+    store->is_batch = true;
+    store->batch_failed = false;
+    return OK;
+}
+
+result session_batch_commit(struct session_store *store, struct error *error) {
+    ASSERT(store->is_batch);
+    if (store->batch_failed || sqlite3_get_autocommit(store->database) != 0) {
+        session_batch_rollback(store);
+        FAIL(error, INVALID_INPUT, "%s: a step of this batch failed; all was undone", store->path);
+    }
+    result status = store_execute(store, "COMMIT", error);
+    if (is_failed(status)) {
+        session_batch_rollback(store);
+        return status;
+    }
+    store->is_batch = false;
+    return OK;
+}
+
+void session_batch_rollback(struct session_store *store) {
+    if (!store->is_batch) {
+        return;
+    }
+    store->is_batch = false;
+    store->batch_failed = false;
+    if (sqlite3_get_autocommit(store->database) == 0) {
+        // Cannot fail in a way that keeps the changes: at worst the next open undoes them.
+        result_ignore(store_execute(store, "ROLLBACK", NULL));
+    }
+}
+
+/* ---------------------------------------------------------------- opening ---- */
+
+static result create_file(struct session_store *store, struct error *error) {
+    // SQLite would use 0644; the log and the shared memory take their mode from this file.
+    int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    CLEANUP(fd_cleanup) int fd = open(store->path, flags, 0600);
+    if (fd < 0 && errno != EEXIST) {
+        int code = errno;
+        FAIL_FOREIGN(error, IO, code, "%s cannot be made: %s", store->path, strerror(code));
+    }
+    return fd < 0 ? OK : flush_path(store->directory, O_DIRECTORY, error);
+}
+
+static int open_connection(struct session_store *store, const char *name, int flags, int busy_ms) {
+    int code = sqlite3_open_v2(name, &store->database, flags, NULL);
+    if (code != SQLITE_OK) {
+        return code;
+    }
+    sqlite3 *database = store->database;
+    (void)sqlite3_extended_result_codes(database, 1);
+    (void)sqlite3_busy_timeout(database, busy_ms);
+    // The file may come from anywhere: no functions with effects from its schema, no writes to it.
+    (void)sqlite3_db_config(database, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    (void)sqlite3_db_config(database, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    (void)sqlite3_db_config(database, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, NULL);
+    (void)sqlite3_db_config(database, SQLITE_DBCONFIG_ENABLE_VIEW, 0, NULL);
+    (void)sqlite3_limit(database, SQLITE_LIMIT_LENGTH, (int)SESSION_TEXT_BYTES_MAX * 4);
+    if (store->mode == SESSION_READ_ONLY) {
+        (void)sqlite3_db_config(database, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+        (void)sqlite3_wal_autocheckpoint(database, 0);
+    }
+    return sqlite3_exec(database, "PRAGMA cell_size_check=ON", NULL, NULL, NULL);
+}
+
+static result open_reader(struct session_store *store, int busy_ms, struct error *error) {
+    struct stat info;
+    if (stat(store->path, &info) != 0) {
+        int code = errno;
+        if (code == ENOENT || code == ENOTDIR) {
+            FAIL(error, NOT_FOUND, "no sessions recorded yet in %s", store->directory);
+        }
+        FAIL_FOREIGN(error, IO, code, "%s: %s", store->path, strerror(code));
+    }
+    if (info.st_size == 0) {
+        FAIL(error, NOT_FOUND, "no sessions recorded yet in %s", store->directory);
+    }
+    int code = open_connection(store, store->path, SQLITE_OPEN_READONLY, busy_ms);
+    int64_t ignored = 0;
+    // The first read is where a log that cannot be opened shows.
+    if (code == SQLITE_OK &&
+        is_ok(store_query_i64(store, "SELECT count(*) FROM sqlite_schema", &ignored, error))) {
+        return OK;
+    }
+    code = code == SQLITE_OK ? sqlite3_extended_errcode(store->database) : code;
+    char log[SESSION_PATH_BYTES];
+    int length = snprintf(log, sizeof log, "%s-wal", store->path);
+    bool log_is_empty =
+        length > 0 && (size_t)length < sizeof log && (stat(log, &info) != 0 || info.st_size == 0);
+    bool cannot_open = (code & 0xFF) == SQLITE_CANTOPEN || (code & 0xFF) == SQLITE_READONLY;
+    if (!cannot_open || !log_is_empty) {
+        return store_fail(store, code, error);
+    }
+    // A read-only directory, closed in order: nobody can be writing, so no locks are needed.
+    (void)sqlite3_close(store->database);
+    store->database = NULL;
+    CLEANUP(buffer_deinit) struct buffer name = {NULL, 0, 0, 0};
+    buffer_init(&name, 4 * SESSION_PATH_BYTES);
+    TRY(buffer_append_text(&name, "file:", error));
+    for (const char *p = store->path; *p != '\0'; p++) {
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+                     (*p >= '0' && *p <= '9') || strchr("/._-", *p) != NULL;
+        TRY(plain ? buffer_append_byte(&name, (unsigned char)*p, error)
+                  : buffer_append_format(&name, error, "%%%02X", (unsigned)(unsigned char)*p));
+    }
+    TRY(buffer_append_text(&name, "?immutable=1", error));
+    int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
+    code = open_connection(store, buffer_text(&name), flags, busy_ms);
+    return code == SQLITE_OK ? OK : store_fail(store, code, error);
+}
+
+static result
+read_version(struct session_store *store, int64_t *version, bool *is_new, struct error *error) {
+    int64_t application = 0;
+    int64_t objects = 0;
+    TRY(store_query_i64(store, "PRAGMA application_id", &application, error));
+    TRY(store_query_i64(store, "PRAGMA user_version", version, error));
+    TRY(store_query_i64(store, "SELECT count(*) FROM sqlite_schema", &objects, error));
+    *is_new = application == 0 && *version == 0 && objects == 0;
+    if (!*is_new && application != SESSION_APPLICATION_ID) {
+        FAIL(
+            error,
+            CORRUPT,
+            "%s is a database of another program (application id 0x%08llx, not 0x%08x); it was "
+            "left as it is",
+            store->path,
+            (unsigned long long)application & 0xFFFFFFFFU,
+            SESSION_APPLICATION_ID
+        );
+    }
+    return OK;
+}
+
+static result create_schema(struct session_store *store, int64_t version, struct error *error) {
+    char pragmas[128];
+    int length = snprintf(
+        pragmas,
+        sizeof pragmas,
+        "PRAGMA application_id=%d; PRAGMA user_version=%lld;",
+        SESSION_APPLICATION_ID,
+        (long long)version
+    );
+    ASSERT(length > 0 && (size_t)length < sizeof pragmas);
+    ASSERT(session_schema[session_schema_bytes] == '\0');
+    TRY(store_execute(store, "BEGIN IMMEDIATE", error));
+    result status = store_execute(store, (const char *)session_schema, error);
+    if (is_ok(status)) {
+        status = store_execute(store, pragmas, error);
+    }
+    if (is_ok(status)) {
+        status = store_execute(store, "COMMIT", error);
+    }
+    if (is_failed(status)) {
+        result_ignore(store_execute(store, "ROLLBACK", NULL)); // the first failure is told
+    }
+    return status;
+}
+
+static result check_version(
+    const struct session_store *store, int64_t version, int64_t target, struct error *error
+) {
+    if (version > target) {
+        FAIL(
+            error,
+            UNSUPPORTED,
+            "%s was written by a newer Hearth (schema version %lld, this one knows %lld); it was "
+            "left as it is",
+            store->path,
+            (long long)version,
+            (long long)target
+        );
+    }
+    if (version < 1) {
+        FAIL(error, CORRUPT, "%s has schema version %lld", store->path, (long long)version);
+    }
+    if (version < target && store->mode == SESSION_READ_ONLY) {
+        FAIL(
+            error,
+            UNSUPPORTED,
+            "%s has schema version %lld and needs %lld; the next 'hearth run' brings it up",
+            store->path,
+            (long long)version,
+            (long long)target
+        );
+    }
+    return OK;
+}
+
+/* After a writer that died: damage is found before anything is written on top of it. */
+static result check_after_crash(struct session_store *store, struct error *error) {
+    if (!store->lock.predecessor_died) {
+        return OK;
+    }
+    char finding[200];
+    TRY(store_query_text(store, "PRAGMA quick_check(1)", finding, sizeof finding, error));
+    if (strcmp(finding, "ok") != 0) {
+        FAIL(
+            error,
+            CORRUPT,
+            "%s is damaged: %s; it was left as it is: move it away, or name another place with "
+            "--state DIR",
+            store->path,
+            finding
+        );
+    }
+    return OK;
+}
+
+static result mark_interrupted(struct session_store *store, struct error *error) {
+    const char *count = "SELECT (SELECT count(*) FROM session WHERE status = 0)"
+                        " + (SELECT count(*) FROM call WHERE status = 0)";
+    TRY(store_query_i64(store, count, &store->interrupted_count, error));
+    if (store->interrupted_count == 0) {
+        return OK;
+    }
+    // This process holds the lock, so whatever is open belongs to a writer that died. When exactly
+    // is not known, so the end times stay 0.
+    return store_execute(
+        store,
+        "BEGIN IMMEDIATE;"
+        "UPDATE call SET status = 6 WHERE status = 0;"
+        "UPDATE session SET status = 4, stop_reason = 'the program died' WHERE status = 0;"
+        "COMMIT",
+        error
+    );
+}
+
+static result open_writer(
+    struct session_store *store,
+    const struct session_versions *versions,
+    int busy_ms,
+    struct error *error
+) {
+    TRY(create_file(store, error));
+    int code = open_connection(store, store->path, SQLITE_OPEN_READWRITE, busy_ms);
+    if (code != SQLITE_OK) {
+        return store_fail(store, code, error);
+    }
+    int64_t version = 0;
+    bool is_new = false;
+    TRY(read_version(store, &version, &is_new, error));
+    if (!is_new) {
+        TRY(check_version(store, version, versions->target, error));
+        TRY(check_after_crash(store, error));
+    }
+    if (sqlite3_db_readonly(store->database, "main") == 1) {
+        return fail_io(store, SQLITE_READONLY, error);
+    }
+    // Only now is it certain that this is ours to change.
+    char journal[16];
+    TRY(store_query_text(store, "PRAGMA journal_mode=WAL", journal, sizeof journal, error));
+    if (strcmp(journal, "wal") != 0) {
+        FAIL(error, UNSUPPORTED, "%s: no write-ahead log here (%s)", store->path, journal);
+    }
+    // FULL flushes the log at every commit: a step is durable before it is acted upon.
+    TRY(store_execute(store, "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON", error));
+    if (is_new) {
+        TRY(create_schema(store, SESSION_SCHEMA_VERSION, error));
+        version = SESSION_SCHEMA_VERSION;
+    }
+    if (version < versions->target) {
+        TRY(session_migrate(store, versions->steps, versions->step_count, versions->target, error));
+    }
+    return mark_interrupted(store, error);
+}
+
+result session_store_open_versions(
+    struct session_store **out,
+    const struct session_store_options *options,
+    const struct session_versions *versions,
+    struct error *error
+) {
+    ASSERT(options->state_dir != NULL && options->clock.wall_ms != NULL);
+    int busy_ms = options->busy_ms > 0 ? options->busy_ms : SESSION_BUSY_MS_DEFAULT;
+    const char *program = options->program == NULL ? "hearth" : options->program;
+    CLEANUP(session_store_cleanup) struct session_store *store = calloc(1, sizeof *store);
+    if (store == NULL) {
+        FAIL(error, MEMORY, "session store: %zu bytes", sizeof *store);
+    }
+    store->lock.fd = -1;
+    store->mode = options->mode;
+    store->clock = options->clock;
+    int length = snprintf(store->directory, sizeof store->directory, "%s", options->state_dir);
+    int path_length = snprintf(
+        store->path, sizeof store->path, "%s/%s", options->state_dir, SESSION_DATABASE_NAME
+    );
+    if (length <= 0 || path_length <= 0 || (size_t)path_length >= sizeof store->path) {
+        FAIL(error, INVALID_INPUT, "state directory: a path of %d bytes", length);
+    }
+    if (options->mode == SESSION_READ_WRITE) {
+        TRY(session_directory_prepare(store->directory, error));
+        TRY(session_lock_acquire(&store->lock, store->directory, program, error));
+        TRY(open_writer(store, versions, busy_ms, error));
+    } else {
+        TRY(open_reader(store, busy_ms, error));
+        int64_t version = 0;
+        bool is_new = false;
+        TRY(read_version(store, &version, &is_new, error));
+        if (is_new) {
+            FAIL(error, NOT_FOUND, "no sessions recorded yet in %s", store->directory);
+        }
+        TRY(check_version(store, version, versions->target, error));
+    }
+    store->lock.predecessor_died = false; // checked, so closing in order may clear the mark
+    *out = TAKE(store);
+    return OK;
+}
+
+result session_store_open(
+    struct session_store **out, const struct session_store_options *options, struct error *error
+) {
+    struct session_versions versions = session_versions_shipped();
+    return session_store_open_versions(out, options, &versions, error);
+}
+
+void session_store_close(struct session_store *store) {
+    if (store == NULL) {
+        return;
+    }
+    session_batch_rollback(store);
+    for (size_t i = 0; i < store->statement_count; i++) {
+        ASSERT(!store->statements[i].is_used);
+        (void)sqlite3_finalize(store->statements[i].handle);
+    }
+    // The last checkpoint runs in here; when it fails the log simply stays for the next open.
+    int code = sqlite3_close(store->database);
+    ASSERT(code == SQLITE_OK);
+    session_lock_release(&store->lock);
+    free(store);
+}
+
+void session_store_cleanup(struct session_store **store) {
+    session_store_close(*store);
+    *store = NULL;
+}
+
+result session_store_verify(struct session_store *store, struct error *error) {
+    char finding[300];
+    TRY(store_query_text(store, "PRAGMA integrity_check(1)", finding, sizeof finding, error));
+    if (strcmp(finding, "ok") != 0) {
+        FAIL(error, CORRUPT, "%s is damaged: %s", store->path, finding);
+    }
+    TRY(store_query_text(
+        store, "SELECT \"table\" FROM pragma_foreign_key_check", finding, sizeof finding, error
+    ));
+    if (finding[0] != '\0') {
+        FAIL(error, CORRUPT, "%s: a row of %s without its parent", store->path, finding);
+    }
+    return OK;
+}
+
+const char *session_store_path(const struct session_store *store) {
+    return store->path;
+}
+
+int64_t session_store_interrupted_count(const struct session_store *store) {
+    return store->interrupted_count;
+}
