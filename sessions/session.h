@@ -242,9 +242,10 @@ enum session_call_status {
 
 struct session_call_end {
     enum session_call_status status;
-    struct view text;      /* what the model is shown */
-    struct view output;    /* everything that was kept, raw bytes; may equal text */
-    uint64_t output_bytes; /* produced in all; above output.length when the sandbox cut it */
+    struct view text;       /* what the model is shown */
+    struct view output;     /* everything that was kept, raw bytes; may equal text */
+    uint64_t output_bytes;  /* produced in all; above output.length when the sandbox cut it: */
+    uint64_t output_gap_at; /* the missing bytes lay at this offset of output */
     bool text_is_truncated;
     bool has_exit_status;
     int64_t exit_status;
@@ -348,6 +349,7 @@ struct session_call {
     struct view text;
     struct view output; /* empty when loaded without outputs */
     uint64_t output_bytes;
+    uint64_t output_gap_at;
     bool text_is_truncated;
     bool has_exit_status;
     int64_t exit_status;

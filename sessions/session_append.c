@@ -322,7 +322,8 @@ result session_call_finish(
         &s,
         store,
         "UPDATE call SET status = ?2, ended_ms = ?3, duration_ms = ?4, text = ?5, output = ?6,"
-        " output_bytes = ?7, text_is_truncated = ?8, exit_status = ?9, commit_after = ?10"
+        " output_bytes = ?7, text_is_truncated = ?8, exit_status = ?9, commit_after = ?10,"
+        " output_gap_at = ?11"
         " WHERE number = ?1 AND status = 0",
         error
     ));
@@ -340,5 +341,6 @@ result session_call_finish(
         statement_bind_null(&s, 9);
     }
     statement_bind_text(&s, 10, end->commit_after);
+    statement_bind_i64(&s, 11, (int64_t)end->output_gap_at);
     return statement_run_once(&s, "the call to finish does not exist or is finished", error);
 }

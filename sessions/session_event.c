@@ -193,6 +193,10 @@ static void write_call(struct json_writer *writer, const struct session_call *ca
     json_write_bool(writer, call->text_is_truncated);
     json_write_key(writer, "output_bytes");
     json_write_u64(writer, call->output_bytes);
+    if (call->output_gap_at != 0) {
+        json_write_key(writer, "output_gap_at");
+        json_write_u64(writer, call->output_gap_at);
+    }
     write_text(writer, "output", call->output);
     write_i64(writer, "started_ms", call->started_ms);
     if (call->ended_ms != 0) {

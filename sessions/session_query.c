@@ -522,6 +522,7 @@ static result read_call(
     call->arguments = take_bytes(&row);
     call->text = take_bytes(&row);
     call->output_bytes = (uint64_t)take_small(&row, INT64_MAX, "call.output_bytes");
+    call->output_gap_at = (uint64_t)take_small(&row, INT64_MAX, "call.output_gap_at");
     call->text_is_truncated = take_i64(&row) != 0;
     call->has_exit_status = !statement_is_null(s, row.column);
     call->exit_status = take_i64(&row);
@@ -542,7 +543,8 @@ load_calls(const struct loader *loader, struct session_turn *turn, struct error 
     TRY(statement_begin(
         &s,
         loader->store,
-        "SELECT number, status, name, arguments, text, output_bytes, text_is_truncated,"
+        "SELECT number, status, name, arguments, text, output_bytes, output_gap_at,"
+        " text_is_truncated,"
         " exit_status, started_ms, ended_ms, duration_ms, commit_before, commit_after, output"
         " FROM call WHERE turn = ?1 ORDER BY number",
         error

@@ -161,6 +161,7 @@ struct session_call_end call_end(void) {
     end.text = view_of_text("1 failed\n[exit 1]");
     end.output = view_of(raw_output, raw_output_bytes);
     end.output_bytes = 5000000000;
+    end.output_gap_at = 4;
     end.text_is_truncated = true;
     end.has_exit_status = true;
     end.exit_status = 1;

@@ -34,7 +34,7 @@ static void check_first_turn(const struct session_turn *turn) {
     assert_int_equal(call->status, SESSION_CALL_OK);
     assert_text(call->arguments, "{\"command\": \"python3 tests.py\"}");
     assert_true(view_equals(call->output, view_of(raw_output, raw_output_bytes)));
-    assert_true(call->output_bytes == 5000000000);
+    assert_true(call->output_bytes == 5000000000 && call->output_gap_at == 4);
     assert_true(call->has_exit_status && call->exit_status == 1 && call->text_is_truncated);
     assert_text(call->commit_before, "abc");
     assert_text(call->commit_after, "def");

@@ -12,15 +12,15 @@
 #include "base/clock.h"
 #include "base/json.h"
 
-#define TOOL_TIME_MS_DEFAULT      120000             /* one call, when the context names no other */
-#define TOOL_OUTPUT_BYTES_DEFAULT ((size_t)1 << 20)  /* kept of one call's output */
-#define TOOL_ARGUMENTS_BYTES_MAX  ((size_t)4 << 20)  /* a whole file may be an argument */
-#define TOOL_FILE_BYTES_MAX       ((size_t)8 << 20)  /* largest file read, edited or written */
-#define TOOL_TEXT_BYTES_MAX       ((size_t)64 << 10) /* largest text shown to the model */
-#define TOOL_SHELL_TEXT_MAX       2400               /* characters of shell output shown whole */
-#define TOOL_SHELL_TEXT_HEAD      1200 /* characters kept in front when it is longer */
-#define TOOL_SHELL_TEXT_TAIL      1000 /* and behind */
+#define TOOL_TIME_MS_DEFAULT     120000             /* one call, when the context names no other */
+#define TOOL_ARGUMENTS_BYTES_MAX ((size_t)4 << 20)  /* a whole file may be an argument */
+#define TOOL_FILE_BYTES_MAX      ((size_t)8 << 20)  /* largest file read, edited or written */
+#define TOOL_TEXT_BYTES_DEFAULT  ((size_t)32 << 10) /* shown of a file, listing or search */
+#define TOOL_SHELL_TEXT_MAX      2400               /* characters of shell output shown whole */
+#define TOOL_SHELL_TEXT_HEAD     1200               /* characters kept in front when it is longer */
+#define TOOL_SHELL_TEXT_TAIL     1000               /* and behind */
 
+struct sandbox;
 struct sandbox_policy;
 
 enum tool_effect {
@@ -92,12 +92,15 @@ void tool_result_deinit(struct tool_result *value); /* usable with CLEANUP */
 typedef void tool_output(void *context, struct view bytes);
 
 struct tool_context_options {
-    const char *workspace; /* directory the tools act in */
-    const struct sandbox_policy
-        *policy;             /* for commands; borrowed until destroy. Null: shell is refused */
-    uint32_t set;            /* tools offered; 0: TOOL_SET_DEFAULT */
-    int64_t time_ms_max;     /* one call; 0: TOOL_TIME_MS_DEFAULT */
-    size_t output_bytes_max; /* kept of one call; 0: TOOL_OUTPUT_BYTES_DEFAULT */
+    const char *workspace; /* directory the tools act in; /workspace for commands */
+    /* For commands; both borrowed until destroy. With sandbox null the shell tool is refused. The
+     * context sets workspace, wall_ms (if lower than the policy's), merge_output and an environment
+     * entry by itself. */
+    struct sandbox *sandbox;
+    const struct sandbox_policy *policy;
+    uint32_t set;          /* tools offered; 0: TOOL_SET_DEFAULT */
+    int64_t time_ms_max;   /* one call; 0: TOOL_TIME_MS_DEFAULT */
+    size_t text_bytes_max; /* of read, list and search; 0: TOOL_TEXT_BYTES_DEFAULT */
     struct clock clock;
     tool_output *output; /* may be null */
     void *output_context;
@@ -118,7 +121,8 @@ void tool_context_cleanup(struct tool_context **context);
 void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max);
 
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
- * One call at a time per context. Thread: a worker; blocks for as long as the tool takes, at most
+ * One call at a time per context. Thread: a worker that outlives the call (see
+ * sandbox.h); blocks for as long as the tool takes, at most
  * the time limit and the sandbox's kill grace. Expected errors: MEMORY, IO, UNSUPPORTED (the
  * machine cannot confine commands; the message carries reason and remedy). `out` is set in every
  * case and may be deinitialised. */

@@ -85,6 +85,7 @@ CREATE TABLE call (
     text              BLOB NOT NULL DEFAULT x'',
     output            BLOB NOT NULL DEFAULT x'',
     output_bytes      INTEGER NOT NULL DEFAULT 0 CHECK (output_bytes >= 0),
+    output_gap_at     INTEGER NOT NULL DEFAULT 0 CHECK (output_gap_at >= 0),
     text_is_truncated INTEGER NOT NULL DEFAULT 0 CHECK (text_is_truncated IN (0, 1)),
     exit_status       INTEGER,
     commit_before     TEXT NOT NULL,
