@@ -1,2 +1,5 @@
+hearth_test(test_engram SOURCES test_engram.c test_safetensors.c LIBRARIES engine base)
+
+# Reads JSON strings and writes their ids, for tests/compare_tokenizer.
 add_executable(tokens_cli tokens_cli.c)
 target_link_libraries(tokens_cli PRIVATE engine base)
