@@ -10,8 +10,8 @@
 #include "base/bytes.h"
 #include "kernels/backend.h"
 
-#define MODEL_LAYERS_MAX                                                                           \
-    128 /* static arrays below, draft stages included; the release has 40 + 3 */
+/* Of the static arrays below; draft stages count. The release has 40 + 3. */
+#define MODEL_LAYERS_MAX 128
 
 enum layer_mode {
     LAYER_WINDOW,  /* ratio 0: window attention only */
@@ -106,7 +106,7 @@ struct model {
     struct engram_weights *engram; /* [engram_count] */
     char digest
         [65]; /* SHA-256 hex over config, tokenizer and the shards' names, sizes and headers */
-    struct model_files *files; /* mappings */
+    struct safetensors *files; /* mappings */
 };
 
 /* Groups of tensors, in the order of spec 2.7. */
