@@ -70,8 +70,9 @@ struct engine_info {
     uint64_t kv_bytes_per_token;
 };
 void engine_get_info(const struct engine *engine, struct engine_info *out);
-const struct tokenizer *engine_tokenizer(const struct engine *engine);  /* borrowed */
-const struct chat_wording *engine_wording(const struct engine *engine); /* borrowed */
+const struct tokenizer *engine_tokenizer(const struct engine *engine); /* borrowed */
+/* Borrowed; null when the model's directory has no wording: it then runs on token ids only. */
+const struct chat_wording *engine_wording(const struct engine *engine);
 
 /* Sampling of one generation. Gumbel-max with counter-based noise keyed by (seed, position, token
  * id); temperature 0 takes the largest logit, ties to the lowest id. Spec: architecture.md 4. */
@@ -167,7 +168,7 @@ struct logits_request {
     enum window_mode window;
 };
 
-/* Calls `row` with position and [V] FP32 logits, in order, on the engine thread's behalf; blocks.
+/* With WINDOW_REPLAY only the last W positions have logits. Calls `row` with position and [V] FP32 logits, in order, on the engine thread's behalf; blocks.
  * `counters` [layers] may be null. Expected errors as engine_generate. Not while generations run. */
 MUST_CHECK result engine_logits(
     struct engine *engine,

@@ -1,0 +1,553 @@
+/* Opening an engine and the callers' side of it. See engine.h and engine_internal.h. */
+#include "chat.h"
+#include "engine_internal.h"
+#include "engram.h"
+#include "tokenizer.h"
+
+#include "base/json.h"
+
+#define GENERATION_CONFIG_BYTES_MAX ((size_t)1 << 20)
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static result file_path(char *out, size_t bytes, const char *directory, const char *name) {
+    int length = snprintf(out, bytes, "%s/%s", directory, name);
+    if (length < 0 || (size_t)length >= bytes) {
+        FAIL(NULL, INVALID_INPUT, "path too long");
+    }
+    return OK;
+}
+
+static result
+read_default_sampling(const char *directory, struct sampling *out, struct error *error) {
+    *out = (struct sampling){.temperature = 1.0, .top_p = 0.95};
+    char path[4096];
+    if (is_failed(file_path(path, sizeof path, directory, "generation_config.json"))) {
+        FAIL(error, INVALID_INPUT, "the model's path is too long");
+    }
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, GENERATION_CONFIG_BYTES_MAX);
+    result read = file_read(path, &text, error);
+    if (read.code == RESULT_NOT_FOUND) {
+        return OK;
+    }
+    TRY(read);
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    TRY_NOTE(error, json_parse(buffer_view(&text), NULL, &document, error), "%s", path);
+    struct json_value root = json_root(document);
+    struct sampling found = *out;
+    if (json_type(json_get(root, "temperature")) != JSON_ABSENT) {
+        TRY_NOTE(
+            error, json_get_double(root, "temperature", &found.temperature, error), "%s", path
+        );
+    }
+    if (json_type(json_get(root, "top_p")) != JSON_ABSENT) {
+        TRY_NOTE(error, json_get_double(root, "top_p", &found.top_p, error), "%s", path);
+    }
+    TRY_NOTE(error, sampling_check(&found, error), "%s", path);
+    *out = found;
+    return OK;
+}
+
+static result open_tables(struct engine *engine, struct error *error) {
+    const struct model_config *config = &engine->model->config;
+    if (config->engram_count == 0) {
+        return OK;
+    }
+    struct engram_options options = {
+        .layer_ids = config->engram_layers,
+        .layer_count = (size_t)config->engram_count,
+        .row_counts = config->engram_rows,
+        .order_max = config->engram_ngram_max,
+        .head_count = config->engram_heads,
+        .prime_start = config->engram_vocabulary,
+        .pad_token_id = config->engram_pad_id,
+        .compressed_count = config->engram_compressed_vocabulary,
+        .vocabulary_count = config->vocabulary,
+    };
+    return engram_create(&engine->engram, engine->tokenizer, &options, error);
+}
+
+static result
+open_files(struct engine *engine, const struct engine_options *options, struct error *error) {
+    const char *directory = options->model_directory;
+    char path[4096];
+    TRY(engine_plan_make(options, &engine->plan, error));
+    TRY(model_open(directory, &engine->model, error));
+    if (is_failed(file_path(path, sizeof path, directory, "tokenizer.json"))) {
+        FAIL(error, INVALID_INPUT, "the model's path is too long");
+    }
+    TRY(tokenizer_load(&engine->tokenizer, path, error));
+    /* A model without a wording can still be run on token ids. */
+    result wording = chat_wording_load(&engine->wording, directory, NULL, error);
+    if (wording.code != RESULT_NOT_FOUND) {
+        TRY(wording);
+    }
+    TRY(read_default_sampling(directory, &engine->default_sampling, error));
+    return open_tables(engine, error);
+}
+
+static result
+open_compute(struct engine *engine, const struct engine_options *options, struct error *error) {
+    const struct model_config *config = &engine->model->config;
+    const struct engine_plan *plan = &engine->plan;
+    struct backend_options shape;
+    forward_backend_options(config, plan->step_rows_max, plan->context_max, &shape);
+    shape.name = options->backend == NULL ? "cpu" : options->backend;
+    shape.threads = options->threads;
+    shape.isa = options->isa;
+    TRY(backend_open(&shape, &engine->backend, error));
+    struct kv_layout layout;
+    TRY(kv_layout_make(config, &layout, error));
+    TRY(kv_cache_init(
+        &engine->cache, engine->backend, &layout, plan->context_max, plan->sequences_max, error
+    ));
+    struct forward_options forward = {
+        .rows_max = plan->step_rows_max,
+        .sequences_max = plan->sequences_max,
+    };
+    TRY(forward_create(
+        &engine->forward,
+        engine->model,
+        engine->engram,
+        engine->backend,
+        &engine->cache,
+        &forward,
+        error
+    ));
+    return sampler_create(&engine->sampler, config->vocabulary, error);
+}
+
+static result open_queues(struct engine *engine, struct error *error) {
+    size_t vocabulary = (size_t)engine->model->config.vocabulary;
+    size_t sequences = (size_t)engine->plan.sequences_max;
+    /* A destroyed sequence keeps its place until the step it runs in is over. */
+    size_t contexts = 2 * sequences;
+    size_t events = 4 * ENGINE_EVENTS_PER_STEP * contexts;
+    engine->context_count = narrow_i32((int64_t)contexts);
+    engine->event_capacity = events < ENGINE_EVENTS_MIN ? ENGINE_EVENTS_MIN : events;
+    engine->pending_capacity = 2 * ENGINE_EVENTS_PER_STEP * contexts;
+    engine->contexts = calloc(contexts, sizeof *engine->contexts);
+    engine->events = calloc(engine->event_capacity, sizeof *engine->events);
+    engine->pending = calloc(engine->pending_capacity, sizeof *engine->pending);
+    engine->segments = calloc(sequences, sizeof *engine->segments);
+    engine->stepping = calloc(sequences, sizeof *engine->stepping);
+    engine->logit_rows = calloc(FORWARD_LOGIT_ROWS_MAX * vocabulary, sizeof *engine->logit_rows);
+    if (engine->contexts == NULL || engine->events == NULL || engine->pending == NULL ||
+        engine->segments == NULL || engine->stepping == NULL || engine->logit_rows == NULL) {
+        FAIL(error, MEMORY, "no memory for the queues of %zu sequences", sequences);
+    }
+    for (size_t c = 0; c < contexts; c++) {
+        engine->contexts[c].logits = calloc(vocabulary, sizeof(float));
+        if (engine->contexts[c].logits == NULL) {
+            FAIL(error, MEMORY, "no memory for the logits of %zu sequences", contexts);
+        }
+    }
+    return OK;
+}
+
+static void fill_info(struct engine *engine, const char *directory) {
+    struct engine_info *info = &engine->info;
+    size_t end = strlen(directory);
+    while (end > 1 && directory[end - 1] == '/') {
+        end--;
+    }
+    size_t from = end;
+    while (from > 0 && directory[from - 1] != '/') {
+        from--;
+    }
+    (void)snprintf(
+        info->model_name, sizeof info->model_name, "%.*s", (int)(end - from), directory + from
+    );
+    memcpy(info->model_digest, engine->model->digest, sizeof info->model_digest);
+    (void)snprintf(info->backend, sizeof info->backend, "%s", engine->backend->description);
+    info->numerics = ENGINE_FORWARD_NUMERICS << 16 | engine->backend->numerics;
+    engine_root_lineage(engine, info->numerics, info->root_lineage);
+    info->vocabulary = engine->model->config.vocabulary;
+    info->context_max = engine->plan.context_max;
+    info->eos_id = engine->model->config.eos_id;
+    info->kv_bytes_per_token = engine->plan.kv_bytes_per_token;
+}
+
+static result start_thread(struct engine *engine, struct error *error) {
+    if (pthread_mutex_init(&engine->lock, NULL) != 0) {
+        FAIL(error, MEMORY, "no memory for the engine's lock");
+    }
+    engine->has_lock = true;
+    (void)pthread_cond_init(&engine->to_engine, NULL);
+    (void)pthread_cond_init(&engine->to_caller, NULL);
+    int failed = pthread_create(&engine->thread, NULL, engine_thread_main, engine);
+    if (failed != 0) {
+        FAIL_FOREIGN(error, MEMORY, failed, "cannot start the engine thread: %s", strerror(failed));
+    }
+    engine->has_thread = true;
+    return OK;
+}
+
+static void engine_cleanup(struct engine **engine) {
+    engine_close(*engine);
+}
+
+result engine_open(const struct engine_options *options, struct engine **out, struct error *error) {
+    ASSERT(options->model_directory != NULL);
+    CLEANUP(engine_cleanup) struct engine *engine = calloc(1, sizeof *engine);
+    if (engine == NULL) {
+        FAIL(error, MEMORY, "no memory for an engine");
+    }
+    engine->wake = options->wake;
+    engine->wake_context = options->wake_context;
+    engine->next_id = 1;
+    TRY_NOTE(error, open_files(engine, options, error), "model '%s'", options->model_directory);
+    TRY(open_compute(engine, options, error));
+    TRY(open_queues(engine, error));
+    fill_info(engine, options->model_directory);
+    TRY(start_thread(engine, error));
+    *out = TAKE(engine);
+    return OK;
+}
+
+void engine_close(struct engine *engine) {
+    if (engine == NULL) {
+        return;
+    }
+    if (engine->has_thread) {
+        pthread_mutex_lock(&engine->lock);
+        engine->is_stopping = true;
+        pthread_cond_signal(&engine->to_engine);
+        pthread_mutex_unlock(&engine->lock);
+        (void)pthread_join(engine->thread, NULL);
+    }
+    if (engine->has_lock) {
+        pthread_cond_destroy(&engine->to_caller);
+        pthread_cond_destroy(&engine->to_engine);
+        pthread_mutex_destroy(&engine->lock);
+    }
+    for (int32_t c = 0; engine->contexts != NULL && c < engine->context_count; c++) {
+        free(engine->contexts[c].append);
+        free(engine->contexts[c].logits);
+    }
+    free(engine->logit_rows);
+    free(engine->stepping);
+    free(engine->segments);
+    free(engine->pending);
+    free(engine->events);
+    free(engine->contexts);
+    sampler_destroy(engine->sampler);
+    forward_destroy(engine->forward);
+    kv_cache_deinit(&engine->cache);
+    if (engine->backend != NULL) {
+        backend_close(engine->backend);
+    }
+    engram_destroy(engine->engram);
+    chat_wording_destroy(engine->wording);
+    tokenizer_destroy(engine->tokenizer);
+    model_close(engine->model);
+    free(engine);
+}
+
+/* ---- facts ---------------------------------------------------------------------------------- */
+
+void engine_get_info(const struct engine *engine, struct engine_info *out) {
+    *out = engine->info;
+}
+
+const struct tokenizer *engine_tokenizer(const struct engine *engine) {
+    return engine->tokenizer;
+}
+
+const struct chat_wording *engine_wording(const struct engine *engine) {
+    return engine->wording;
+}
+
+void engine_default_sampling(const struct engine *engine, struct sampling *out) {
+    *out = engine->default_sampling;
+}
+
+int32_t engine_layer_count(const struct engine *engine) {
+    return engine->model->config.layers;
+}
+
+/* ---- sequences ------------------------------------------------------------------------------ */
+
+static void lock(struct engine *engine) {
+    pthread_mutex_lock(&engine->lock);
+}
+
+static void unlock(struct engine *engine) {
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* The live context of that id, or null. Lock held. */
+static struct context *find(struct engine *engine, uint64_t id) {
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && !context->is_dying && context->id == id) {
+            return context;
+        }
+    }
+    return NULL;
+}
+
+static struct context *find_unused(struct engine *engine) {
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        if (!engine->contexts[c].used) {
+            return &engine->contexts[c];
+        }
+    }
+    return NULL;
+}
+
+void engine_context_free(struct engine *engine, struct context *context) {
+    ASSERT(context->used);
+    if (context->kv != NULL) {
+        kv_cache_release(&engine->cache, context->kv);
+    }
+    free(context->append);
+    *context = (struct context){.logits = context->logits};
+}
+
+result engine_sequence_create(struct engine *engine, uint64_t *out, struct error *error) {
+    lock(engine);
+    /* Every live sequence may have one dying predecessor at most, so there is a place. */
+    struct context *context =
+        engine->live_count < engine->plan.sequences_max ? find_unused(engine) : NULL;
+    if (context != NULL) {
+        engine->live_count++;
+        context->used = true;
+        context->id = engine->next_id++;
+        context->decoder_lineage[0] = '0';
+        *out = context->id;
+    }
+    unlock(engine);
+    if (context == NULL) {
+        FAIL(error, LIMIT, "all %d sequences are in use", engine->plan.sequences_max);
+    }
+    return OK;
+}
+
+/* Drops the events of a sequence from the ring. Lock held. */
+static void drop_events(struct engine *engine, uint64_t id) {
+    size_t kept = 0;
+    for (size_t i = 0; i < engine->event_count; i++) {
+        size_t from = (engine->event_first + i) % engine->event_capacity;
+        size_t to = (engine->event_first + kept) % engine->event_capacity;
+        if (engine->events[from].sequence != id) {
+            if (to != from) {
+                engine->events[to] = engine->events[from];
+            }
+            kept++;
+        }
+    }
+    engine->event_count = kept;
+}
+
+void engine_sequence_destroy(struct engine *engine, uint64_t sequence) {
+    lock(engine);
+    struct context *context = find(engine, sequence);
+    if (context != NULL) {
+        engine->live_count--;
+        drop_events(engine, sequence);
+        if (context->state == CONTEXT_RUNNING) {
+            context->is_dying = true;
+        } else {
+            engine_context_free(engine, context);
+        }
+        pthread_cond_signal(&engine->to_engine);
+    }
+    unlock(engine);
+}
+
+int32_t engine_sequence_length(const struct engine *engine, uint64_t sequence) {
+    /* Locking changes no observable state of the engine. */
+    struct engine *unconst = (struct engine *)(uintptr_t)engine;
+    lock(unconst);
+    const struct context *context = find(unconst, sequence);
+    int32_t length = context == NULL ? 0 : context->length;
+    unlock(unconst);
+    return length;
+}
+
+/* ---- generations ---------------------------------------------------------------------------- */
+
+static result
+check_ids(const struct engine *engine, const int32_t *ids, size_t count, struct error *error) {
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= engine->info.vocabulary) {
+            FAIL(
+                error,
+                INVALID_INPUT,
+                "token %zu is %d, not 0 to %d",
+                i,
+                ids[i],
+                engine->info.vocabulary - 1
+            );
+        }
+    }
+    return OK;
+}
+
+/* Lock held. */
+static result check_context(
+    const struct engine *engine,
+    const struct context *context,
+    const struct generation_request *request,
+    struct error *error
+) {
+    unsigned long long id = request->sequence;
+    if (context == NULL) {
+        FAIL(error, NOT_FOUND, "there is no sequence %llu", id);
+    }
+    if (context->is_broken) {
+        FAIL(error, INVALID_INPUT, "sequence %llu is lost: a step of it failed", id);
+    }
+    if (context->state != CONTEXT_IDLE) {
+        FAIL(error, INVALID_INPUT, "sequence %llu is busy with a generation", id);
+    }
+    size_t length = (size_t)context->length;
+    size_t limit = (size_t)engine->plan.context_max;
+    if (request->append_count > limit - length) {
+        FAIL(
+            error,
+            LIMIT,
+            "sequence %llu holds %zu tokens; %zu more exceed the context of %zu",
+            id,
+            length,
+            request->append_count,
+            limit
+        );
+    }
+    bool has_next = context->kv != NULL && (context->kv->computed < context->kv->length ||
+                                            context->logits_length == context->length);
+    if (request->append_count == 0 && (length == 0 || !has_next)) {
+        FAIL(error, INVALID_INPUT, "sequence %llu: nothing to evaluate", id);
+    }
+    return OK;
+}
+
+static void enqueue(
+    struct engine *engine,
+    struct context *context,
+    const struct generation_request *request,
+    int32_t **append
+) {
+    context->append = TAKE(*append);
+    context->append_count = (int32_t)request->append_count;
+    context->sampling = request->sampling;
+    context->tokens_max = request->tokens_max;
+    context->window = request->window;
+    context->is_cancelled = false;
+    context->state = CONTEXT_QUEUED;
+    context->queue_number = engine->next_queue_number++;
+    context->queued_at_us = engine_now_us();
+    pthread_cond_signal(&engine->to_engine);
+}
+
+result engine_generate(
+    struct engine *engine, const struct generation_request *request, struct error *error
+) {
+    TRY(sampling_check(&request->sampling, error));
+    if (request->tokens_max < 0) {
+        FAIL(error, INVALID_INPUT, "tokens_max is %d", request->tokens_max);
+    }
+    if (request->append_count > (size_t)engine->plan.context_max) {
+        FAIL(
+            error,
+            LIMIT,
+            "%zu tokens exceed the context of %d",
+            request->append_count,
+            engine->plan.context_max
+        );
+    }
+    TRY(check_ids(engine, request->append, request->append_count, error));
+    CLEANUP(free_cleanup)
+    int32_t *append = calloc(request->append_count + 1, sizeof *append);
+    if (append == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu tokens", request->append_count);
+    }
+    if (request->append_count > 0) {
+        memcpy(append, request->append, request->append_count * sizeof *append);
+    }
+    lock(engine);
+    struct context *context = find(engine, request->sequence);
+    result checked = check_context(engine, context, request, error);
+    if (is_ok(checked)) {
+        enqueue(engine, context, request, &append);
+    }
+    unlock(engine);
+    return checked;
+}
+
+void engine_cancel(struct engine *engine, uint64_t sequence) {
+    lock(engine);
+    struct context *context = find(engine, sequence);
+    if (context != NULL && context->state != CONTEXT_IDLE) {
+        context->is_cancelled = true;
+        pthread_cond_signal(&engine->to_engine);
+    }
+    unlock(engine);
+}
+
+bool engine_next_event(struct engine *engine, struct engine_event *out) {
+    lock(engine);
+    bool has_event = engine->event_count > 0;
+    if (has_event) {
+        *out = engine->events[engine->event_first];
+        engine->event_first = (engine->event_first + 1) % engine->event_capacity;
+        engine->event_count--;
+        pthread_cond_signal(&engine->to_engine);
+    }
+    unlock(engine);
+    return has_event;
+}
+
+/* ---- logits --------------------------------------------------------------------------------- */
+
+result engine_logits(
+    struct engine *engine,
+    const struct logits_request *request,
+    struct layer_counters *counters,
+    void (*row)(void *context, int32_t position, const float *logits, int32_t vocabulary),
+    void *context,
+    struct error *error
+) {
+    if (request->count == 0 || request->chunk < 0) {
+        FAIL(error, INVALID_INPUT, "%zu tokens by chunks of %d", request->count, request->chunk);
+    }
+    if (request->count > (size_t)engine->plan.context_max) {
+        FAIL(
+            error,
+            LIMIT,
+            "%zu tokens exceed the context of %d",
+            request->count,
+            engine->plan.context_max
+        );
+    }
+    TRY(check_ids(engine, request->ids, request->count, error));
+    struct logits_job job = {
+        .request = request,
+        .counters = counters,
+        .row = row,
+        .context = context,
+        .error = error,
+        .outcome = OK,
+    };
+    bool is_busy = false;
+    lock(engine);
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        const struct context *other = &engine->contexts[c];
+        is_busy = is_busy || (other->used && other->state != CONTEXT_IDLE);
+    }
+    is_busy = is_busy || engine->job != NULL;
+    if (!is_busy) {
+        engine->job = &job;
+        pthread_cond_signal(&engine->to_engine);
+        while (!job.is_done) {
+            pthread_cond_wait(&engine->to_caller, &engine->lock);
+        }
+    }
+    unlock(engine);
+    if (is_busy) {
+        FAIL(error, INVALID_INPUT, "the engine is busy with a generation");
+    }
+    return job.outcome;
+}

@@ -1,0 +1,425 @@
+/* Life of the forward pass, its buffers, and one step from ids to logits. See forward.h. */
+#include "forward.h"
+
+#include <math.h>
+
+#include "forward_layer.h"
+
+#define ALIGNMENT ((size_t)64)
+
+/* Hands out pieces of one allocation; with a null base it only measures. */
+struct arena {
+    uint8_t *base;
+    size_t used;
+};
+
+static void *arena_take(struct arena *arena, size_t count, size_t item_bytes) {
+    size_t bytes = 0;
+    bool fits = size_multiply(count, item_bytes, &bytes);
+    ASSERT(fits);
+    void *piece = arena->base == NULL ? NULL : arena->base + arena->used;
+    arena->used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return piece;
+}
+
+static struct quantized arena_take_quantized(struct arena *arena, size_t rows, size_t columns) {
+    struct quantized taken;
+    taken.codes = arena_take(arena, rows * columns, 1);
+    taken.scales = arena_take(arena, rows * ((columns + 31) / 32), 1);
+    return taken;
+}
+
+static size_t engram_columns(const struct model_config *config) {
+    return config->engram_count == 0
+               ? 0
+               : (size_t)config->engram_heads * (size_t)(config->engram_ngram_max - 1);
+}
+
+static int32_t logit_rows_max(const struct forward_options *options) {
+    return options->rows_max < FORWARD_LOGIT_ROWS_MAX ? options->rows_max : FORWARD_LOGIT_ROWS_MAX;
+}
+
+static void buffers_take_streams(
+    struct arena *arena,
+    const struct model_config *config,
+    const struct forward_options *options,
+    struct forward_buffers *out
+) {
+    size_t rows = (size_t)options->rows_max;
+    size_t streams = (size_t)config->streams;
+    size_t hidden = (size_t)config->hidden;
+    size_t pairs = (size_t)config->rope_dim / 2;
+    out->ids = arena_take(arena, rows, sizeof(int32_t));
+    out->positions = arena_take(arena, rows, sizeof(int32_t));
+    out->entry_positions = arena_take(arena, rows, sizeof(int32_t));
+    out->main_cosine = arena_take(arena, rows * pairs, sizeof(float));
+    out->main_sine = arena_take(arena, rows * pairs, sizeof(float));
+    out->compress_cosine = arena_take(arena, rows * pairs, sizeof(float));
+    out->compress_sine = arena_take(arena, rows * pairs, sizeof(float));
+    out->entry_cosine = arena_take(arena, rows * pairs, sizeof(float));
+    out->entry_sine = arena_take(arena, rows * pairs, sizeof(float));
+    out->streams = arena_take(arena, rows * streams * hidden, sizeof(uint16_t));
+    out->mix = arena_take(arena, rows * streams, sizeof(float));
+    out->post = arena_take(arena, rows * streams, sizeof(float));
+    out->comb = arena_take(arena, rows * streams * streams, sizeof(float));
+    out->normed = arena_take(arena, rows * hidden, sizeof(uint16_t));
+    out->normed_q = arena_take_quantized(arena, rows, hidden);
+    out->output = arena_take(arena, rows * hidden, sizeof(uint16_t));
+    out->head_input = arena_take(arena, rows * hidden, sizeof(uint16_t));
+    out->logits = arena_take(
+        arena, (size_t)logit_rows_max(options) * (size_t)config->vocabulary, sizeof(float)
+    );
+}
+
+static void buffers_take_attention(
+    struct arena *arena, const struct model_config *config, size_t rows, struct forward_buffers *out
+) {
+    size_t head_dim = (size_t)config->head_dim;
+    size_t query = (size_t)config->heads * head_dim;
+    size_t q_lora = (size_t)config->q_lora;
+    size_t grouped = (size_t)config->o_groups * (size_t)config->o_lora;
+    size_t index_dim = (size_t)config->index_dim;
+    size_t index_query = (size_t)config->index_heads * index_dim;
+    out->query_latent = arena_take(arena, rows * q_lora, sizeof(uint16_t));
+    out->query_latent_q = arena_take_quantized(arena, rows, q_lora);
+    out->query = arena_take(arena, rows * query, sizeof(uint16_t));
+    out->window_latent = arena_take(arena, rows * head_dim, sizeof(uint16_t));
+    out->window_records = arena_take(arena, rows, window_record_bytes(config->head_dim));
+    out->attended = arena_take(arena, rows * query, sizeof(uint16_t));
+    out->grouped = arena_take(arena, rows * grouped, sizeof(uint16_t));
+    out->grouped_q = arena_take_quantized(arena, rows, grouped);
+    out->compress_kv = arena_take(arena, rows * head_dim, sizeof(float));
+    out->compress_score = arena_take(arena, rows * head_dim, sizeof(float));
+    out->latent = arena_take(arena, rows * head_dim, sizeof(uint16_t));
+    out->index_key = arena_take(arena, rows * index_dim, sizeof(uint16_t));
+    out->index_query = arena_take(arena, rows * index_query, sizeof(uint16_t));
+    out->index_codes = arena_take(arena, rows * index_query / 2, 1);
+    out->index_scales = arena_take(arena, rows * index_query / 32, 1);
+    out->index_weights = arena_take(arena, rows * (size_t)config->index_heads, sizeof(uint16_t));
+    out->selected = arena_take(arena, rows * (size_t)config->index_topk, sizeof(int32_t));
+    out->selected_count = arena_take(arena, rows, sizeof(int32_t));
+    out->pool = arena_take(arena, rows * (size_t)config->candidate_blocks, sizeof(int32_t));
+    out->pool_count = arena_take(arena, rows, sizeof(int32_t));
+}
+
+static void buffers_take_experts(
+    struct arena *arena, const struct model_config *config, size_t rows, struct forward_buffers *out
+) {
+    size_t columns = engram_columns(config);
+    size_t engram = columns * (size_t)config->engram_dim;
+    size_t kv = columns == 0 ? 0 : (size_t)(config->streams + 1) * (size_t)config->hidden;
+    size_t chosen = (size_t)config->experts_chosen;
+    out->router_logits = arena_take(arena, rows * (size_t)config->experts, sizeof(float));
+    out->expert_ids = arena_take(arena, rows * chosen, sizeof(int32_t));
+    out->expert_weights = arena_take(arena, rows * chosen, sizeof(float));
+    out->engram_ids = arena_take(arena, rows * columns, sizeof(int64_t));
+    out->engram_rows = arena_take(arena, rows * engram, sizeof(uint16_t));
+    out->engram_q = arena_take_quantized(arena, rows, engram);
+    out->engram_kv = arena_take(arena, rows * kv, sizeof(uint16_t));
+    out->engram_gate = arena_take(arena, rows * (size_t)config->streams, sizeof(float));
+}
+
+/* Rows of a plan: the window and full stage of each layer, all rows, rows with logits. */
+static size_t stage_count(const struct model_config *config) {
+    return 2 * (size_t)config->layers + 2;
+}
+
+static size_t forward_arena(
+    uint8_t *base,
+    const struct model_config *config,
+    const struct forward_options *options,
+    struct forward *forward
+) {
+    struct arena arena = {.base = base};
+    size_t sequences = (size_t)options->sequences_max;
+    buffers_take_streams(&arena, config, options, &forward->buffers);
+    buffers_take_attention(&arena, config, (size_t)options->rows_max, &forward->buffers);
+    buffers_take_experts(&arena, config, (size_t)options->rows_max, &forward->buffers);
+    forward->frequencies = arena_take(&arena, (size_t)config->rope_dim, sizeof(float));
+    forward->stage_device =
+        arena_take(&arena, stage_count(config) * sequences, sizeof(struct row_segment));
+    forward->views_device =
+        arena_take(&arena, (size_t)config->layers * sequences, sizeof(struct sequence_view));
+    return arena.used;
+}
+
+uint64_t
+forward_scratch_bytes(const struct model_config *config, const struct forward_options *options) {
+    struct forward measured = {0};
+    size_t rows = (size_t)options->rows_max;
+    size_t host = 3 * rows * sizeof(int32_t) +
+                  rows * engram_columns(config) *
+                      (sizeof(int32_t) + (size_t)config->engram_count * sizeof(int64_t));
+    return forward_arena(NULL, config, options, &measured) + host;
+}
+
+/* Widest row of any linear input, and of all streams. */
+static int32_t widest_row(const struct model_config *config) {
+    int64_t widths[] = {
+        (int64_t)config->streams * config->hidden,
+        (int64_t)config->heads * config->head_dim,
+        (int64_t)config->o_groups * config->o_lora,
+        config->q_lora,
+        config->expert_hidden,
+        (int64_t)engram_columns(config) * config->engram_dim,
+    };
+    int64_t widest = 0;
+    for (size_t i = 0; i < COUNT_OF(widths); i++) {
+        widest = widths[i] > widest ? widths[i] : widest;
+    }
+    return narrow_i32(widest);
+}
+
+void forward_backend_options(
+    const struct model_config *config,
+    int32_t rows_max,
+    int32_t context_max,
+    struct backend_options *out
+) {
+    *out = (struct backend_options){
+        .rows_max = rows_max,
+        .dim_max = widest_row(config),
+        .context_max = context_max,
+        .model_dim = config->hidden,
+        .experts = config->experts,
+        .experts_chosen = config->experts_chosen,
+        .expert_hidden = config->expert_hidden,
+        .heads = config->heads,
+        .head_dim = config->head_dim,
+        .index_heads = config->index_heads,
+        .index_dim = config->index_dim,
+    };
+}
+
+/* f_i = theta^(-2i/r) in FP32 as the reference computes it; with YaRN the slow pairs are divided by
+ * the factor, over a linear ramp between the two correction dimensions (spec 3.4). */
+static void
+rope_frequencies(const struct model_config *config, double theta, bool yarn, float *out) {
+    int32_t dim = config->rope_dim;
+    double low = 0;
+    double high = 0;
+    if (yarn) {
+        const double two_pi = 6.283185307179586;
+        double original = config->yarn_original_positions;
+        double scale = dim / (2 * log(theta));
+        low = floor(scale * log(original / (config->yarn_beta_fast * two_pi)));
+        high = ceil(scale * log(original / (config->yarn_beta_slow * two_pi)));
+        low = low < 0 ? 0 : low;
+        high = high > dim - 1 ? dim - 1 : high;
+        high = high <= low ? low + 0.001 : high;
+    }
+    for (int32_t i = 0; i < dim / 2; i++) {
+        float exponent = (float)(2 * i) / (float)dim;
+        float frequency = 1.0F / (float)pow(theta, (double)exponent);
+        if (yarn) {
+            float ramp = ((float)i - (float)low) / (float)(high - low);
+            ramp = ramp < 0 ? 0 : ramp > 1 ? 1 : ramp;
+            float smooth = 1.0F - ramp;
+            frequency =
+                frequency / (float)config->yarn_factor * (1.0F - smooth) + frequency * smooth;
+        }
+        out[i] = frequency;
+    }
+}
+
+static result forward_upload_frequencies(struct forward *forward, struct error *error) {
+    const struct model_config *config = forward->config;
+    size_t pairs = (size_t)config->rope_dim / 2;
+    CLEANUP(free_cleanup) float *frequencies = calloc(2 * pairs, sizeof *frequencies);
+    if (frequencies == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu rotary frequencies", 2 * pairs);
+    }
+    rope_frequencies(config, config->rope_theta, false, frequencies);
+    rope_frequencies(
+        config,
+        config->compress_rope_theta,
+        config->yarn_original_positions > 0,
+        frequencies + pairs
+    );
+    forward->backend->upload(
+        forward->backend, forward->frequencies, frequencies, 2 * pairs * sizeof *frequencies
+    );
+    return forward->backend->synchronize(forward->backend, error);
+}
+
+/* A selection (or pool) made at layer s is read by the rows of later layers that use it. */
+static void forward_plan_keeping(struct forward *forward) {
+    const struct model_config *config = forward->config;
+    bool selected = false;
+    bool pool = false;
+    for (int32_t l = config->layers - 1; l >= 0; l--) {
+        const struct layer_plan *plan = &config->plan[l];
+        /* What is made at l is not there yet when its rows are narrowed. */
+        if (plan->select_layer == l) {
+            selected = false;
+        }
+        pool = pool && !plan->publishes_pool;
+        selected = selected || (plan->select_layer >= 0 && plan->select_layer < l);
+        pool = pool || plan->within_pool;
+        forward->keep_selected[l] = selected;
+        forward->keep_pool[l] = pool;
+    }
+}
+
+static result forward_allocate_host(struct forward *forward, struct error *error) {
+    const struct model_config *config = forward->config;
+    size_t rows = (size_t)forward->options.rows_max;
+    size_t sequences = (size_t)forward->options.sequences_max;
+    size_t layers = (size_t)config->layers;
+    size_t columns = engram_columns(config);
+    size_t engram = rows * columns + 1;
+    forward->host_rows = calloc(3 * rows, sizeof *forward->host_rows);
+    forward->host_engram = calloc(engram, sizeof *forward->host_engram);
+    forward->host_engram_ids =
+        calloc(engram * ((size_t)config->engram_count + 1), sizeof *forward->host_engram_ids);
+    forward->window_stages = calloc(layers, sizeof *forward->window_stages);
+    forward->full_stages = calloc(layers, sizeof *forward->full_stages);
+    forward->stage_host = calloc(stage_count(config) * sequences, sizeof *forward->stage_host);
+    forward->views_host = calloc(layers * sequences, sizeof *forward->views_host);
+    forward->index_counters = calloc(layers, sizeof *forward->index_counters);
+    if (forward->host_rows == NULL || forward->host_engram == NULL ||
+        forward->host_engram_ids == NULL || forward->window_stages == NULL ||
+        forward->full_stages == NULL || forward->stage_host == NULL ||
+        forward->views_host == NULL || forward->index_counters == NULL) {
+        FAIL(error, MEMORY, "no memory for the plan of a step of %zu rows", rows);
+    }
+    return OK;
+}
+
+static void forward_cleanup(struct forward **forward) {
+    forward_destroy(*forward);
+}
+
+result forward_create(
+    struct forward **out,
+    const struct model *model,
+    const struct engram *engram,
+    struct backend *backend,
+    struct kv_cache *cache,
+    const struct forward_options *options,
+    struct error *error
+) {
+    ASSERT(options->rows_max > 0);
+    ASSERT(options->sequences_max > 0);
+    ASSERT(engram != NULL || model->config.engram_count == 0);
+    CLEANUP(forward_cleanup) struct forward *forward = calloc(1, sizeof *forward);
+    if (forward == NULL) {
+        FAIL(error, MEMORY, "no memory for the forward pass");
+    }
+    forward->model = model;
+    forward->config = &model->config;
+    forward->engram = engram;
+    forward->backend = backend;
+    forward->cache = cache;
+    forward->options = *options;
+    TRY(forward_allocate_host(forward, error));
+    size_t bytes = forward_arena(NULL, forward->config, options, forward);
+    TRY_NOTE(
+        error,
+        backend->allocate(backend, bytes, &forward->arena, error),
+        "activations of %d rows",
+        options->rows_max
+    );
+    (void)forward_arena(forward->arena, forward->config, options, forward);
+    forward_plan_keeping(forward);
+    TRY(forward_upload_frequencies(forward, error));
+    *out = TAKE(forward);
+    return OK;
+}
+
+void forward_destroy(struct forward *forward) {
+    if (forward == NULL) {
+        return;
+    }
+    if (forward->backend != NULL) {
+        forward->backend->release(forward->backend, forward->arena);
+    }
+    free(forward->index_counters);
+    free(forward->views_host);
+    free(forward->stage_host);
+    free(forward->full_stages);
+    free(forward->window_stages);
+    free(forward->host_engram_ids);
+    free(forward->host_engram);
+    free(forward->host_rows);
+    free(forward);
+}
+
+static void count_rows(struct forward *forward) {
+    if (forward->counters == NULL) {
+        return;
+    }
+    for (int32_t l = 0; l < forward->config->layers; l++) {
+        struct layer_counters *counters = &forward->counters[l];
+        const struct index_counters *index = &forward->index_counters[l];
+        int32_t full = forward->full_stages[l].rows;
+        counters->rows_full += (uint64_t)full;
+        counters->rows_window_only += (uint64_t)(forward->window_stages[l].rows - full);
+        counters->index_rows += index->entries_scored;
+        counters->topk_runs += index->topk_runs;
+        if (index->entries_scored_max > counters->index_rows_max) {
+            counters->index_rows_max = index->entries_scored_max;
+        }
+    }
+}
+
+result forward_step(
+    struct forward *forward,
+    const struct forward_segment *segments,
+    int32_t count,
+    struct layer_counters *counters,
+    struct error *error
+) {
+    forward->counters = counters;
+    forward_begin(forward, segments, count);
+    forward_embed(forward);
+    for (int32_t l = 0; l < forward->config->layers && forward->stage.rows > 0; l++) {
+        forward_layer(forward, l);
+    }
+    forward_head(forward);
+    TRY(forward->backend->synchronize(forward->backend, error));
+    count_rows(forward);
+    for (int32_t s = 0; s < count; s++) {
+        segments[s].sequence->computed = segments[s].position + segments[s].count;
+    }
+    return OK;
+}
+
+int32_t forward_logit_rows(const struct forward *forward) {
+    return forward->head_stage.rows;
+}
+
+result forward_logits(
+    struct forward *forward, int32_t first, int32_t count, float *out, struct error *error
+) {
+    ASSERT(first >= 0);
+    ASSERT(count >= 0);
+    ASSERT(first + count <= forward->head_stage.rows);
+    const struct model_config *config = forward->config;
+    size_t hidden = (size_t)config->hidden;
+    size_t vocabulary = (size_t)config->vocabulary;
+    int32_t at_once = logit_rows_max(&forward->options);
+    for (int32_t done = 0; done < count; done += at_once) {
+        int32_t rows = count - done < at_once ? count - done : at_once;
+        struct linear_op op = {
+            .rows = rows,
+            .groups = 1,
+            .in = config->hidden,
+            .out = config->vocabulary,
+            .input_dtype = DTYPE_BF16,
+            .input = forward->buffers.head_input + (size_t)(first + done) * hidden,
+            .weight = forward->model->head,
+            .output_dtype = DTYPE_F32,
+            .output = forward->buffers.logits,
+        };
+        backend_linear(forward->backend, &op);
+        forward->backend->download(
+            forward->backend,
+            out + (size_t)done * vocabulary,
+            forward->buffers.logits,
+            (size_t)rows * vocabulary * sizeof(float)
+        );
+        TRY(forward->backend->synchronize(forward->backend, error));
+    }
+    return OK;
+}

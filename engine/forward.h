@@ -1,0 +1,91 @@
+/* One forward pass of the text backbone over the op table: rows of many sequences in, logits out.
+ *
+ * A step is a list of segments: consecutive tokens of one sequence. Encoder layers run every row.
+ * A decoder layer runs only the rows that a later exact result can depend on (spec 3.13), counted
+ * from the end of the prompt, which is known from the first chunk on; so how a prompt is cut into
+ * steps, and what else shares a step, changes no bit. Buffers are allocated once for the largest
+ * step. Thread: the engine thread only.
+ */
+#ifndef HEARTH_ENGINE_FORWARD_H
+#define HEARTH_ENGINE_FORWARD_H
+
+#include "engine.h"
+#include "kv_cache.h"
+
+struct engram;
+struct forward;
+
+#define FORWARD_LOGIT_ROWS_MAX 64 /* rows of one head product; more are done in turns */
+
+enum forward_logits {
+    FORWARD_LOGITS_NONE,
+    FORWARD_LOGITS_LAST, /* of the segment's last row, which must be the prompt's last */
+    FORWARD_LOGITS_ALL /* of every row: WINDOW_EXACT narrows nothing; WINDOW_REPLAY gives the rows it runs */
+};
+
+/* Positions [position, position + count) of one sequence; its ids are set, its blocks reserved. A
+ * sequence appears once in a step. */
+struct forward_segment {
+    struct kv_sequence *sequence;
+    int32_t position;
+    int32_t count;
+    int32_t prompt_end; /* N: one past the last position of this append */
+    enum forward_logits logits;
+    /* WINDOW_EXACT: decoder layer l runs rows >= N - need(l), and window KV of W - 1 before them.
+     * WINDOW_REPLAY: every decoder layer runs rows >= window_floor_decoder. */
+    enum window_mode window;
+    int32_t window_floor_encoder; /* windows of encoder layers see no position below; else 0 */
+    int32_t window_floor_decoder; /* the same for decoder layers */
+    int32_t write_floor;          /* global entries of tokens below this are kept as they are */
+};
+
+struct forward_options {
+    int32_t rows_max;      /* of one step */
+    int32_t sequences_max; /* segments of one step */
+};
+
+/* Bytes of scratch that forward_create takes. */
+uint64_t
+forward_scratch_bytes(const struct model_config *config, const struct forward_options *options);
+
+/* The largest shapes of a forward pass, for backend_open; name, threads and isa stay zero. */
+void forward_backend_options(
+    const struct model_config *config,
+    int32_t rows_max,
+    int32_t context_max,
+    struct backend_options *out
+);
+
+/* Everything given is borrowed and must outlive the object; `engram` is null for a model without
+ * tables. Expected errors: MEMORY. */
+MUST_CHECK result forward_create(
+    struct forward **out,
+    const struct model *model,
+    const struct engram *engram,
+    struct backend *backend,
+    struct kv_cache *cache,
+    const struct forward_options *options,
+    struct error *error
+);
+void forward_destroy(struct forward *forward);
+
+/* Runs one step and advances `computed` of each sequence. `counters` [layers] are added to; may be
+ * null. After a failure the caches of the step's sequences are undefined. Expected errors: DEVICE.
+ */
+MUST_CHECK result forward_step(
+    struct forward *forward,
+    const struct forward_segment *segments,
+    int32_t count,
+    struct layer_counters *counters,
+    struct error *error
+);
+
+/* Rows with logits of the last step, in order of segments and positions. */
+int32_t forward_logit_rows(const struct forward *forward);
+/* Logits [count, V] FP32 of rows [first, first + count) into host memory. Expected errors: DEVICE.
+ */
+MUST_CHECK result forward_logits(
+    struct forward *forward, int32_t first, int32_t count, float *out, struct error *error
+);
+
+#endif

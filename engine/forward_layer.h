@@ -1,0 +1,142 @@
+/* Inside of the forward pass: the state of a step and each sub-block by itself.
+ *
+ * Tests feed a sub-block with stored inputs by filling the buffers it reads. All of them work on
+ * the rows of the current stage (forward->stage) and leave their result where the comment says.
+ * Thread: the engine thread only.
+ */
+#ifndef HEARTH_ENGINE_FORWARD_LAYER_H
+#define HEARTH_ENGINE_FORWARD_LAYER_H
+
+#include "forward.h"
+
+/* Which rows of each segment are present at one point of the layer loop. */
+struct row_stage {
+    int32_t rows;                       /* of all segments */
+    const struct row_segment *host;     /* [S] */
+    const struct row_segment *segments; /* [S] device-visible copy */
+};
+
+/* Activations of the current rows. R is rows_max; every buffer is device-visible. */
+struct forward_buffers {
+    int32_t *ids;                           /* [R] */
+    int32_t *positions;                     /* [R] */
+    int32_t *entry_positions;               /* [R] first position of the row's ratio-2 entry */
+    float *main_cosine, *main_sine;         /* [R, r/2] */
+    float *compress_cosine, *compress_sine; /* [R, r/2] */
+    float *entry_cosine, *entry_sine;       /* [R, r/2] at entry_positions */
+
+    uint16_t *streams;         /* [R, C, D] bf16: X */
+    float *mix;                /* [R, C]: a, the mix of the next collapse */
+    float *post;               /* [R, C] */
+    float *comb;               /* [R, C, C] */
+    uint16_t *normed;          /* [R, D] bf16: input of the sub-block */
+    struct quantized normed_q; /* [R, D] */
+    uint16_t *output;          /* [R, D] bf16: y of the sub-block */
+
+    uint16_t *query_latent;          /* [R, q_lora] bf16: qr */
+    struct quantized query_latent_q; /* [R, q_lora] */
+    uint16_t *query;                 /* [R, H, d] bf16 */
+    uint16_t *window_latent;         /* [R, d] bf16 */
+    uint8_t *window_records;         /* [R, window_record_bytes(d)] */
+    uint16_t *attended;              /* [R, H, d] bf16 */
+    uint16_t *grouped;               /* [R, G o_lora] bf16 */
+    struct quantized grouped_q;      /* [R, G o_lora] */
+
+    float *compress_kv, *compress_score; /* [R, d] */
+    uint16_t *latent;                    /* [R, d] bf16 */
+    uint16_t *index_key;                 /* [R, i] bf16 */
+    uint16_t *index_query;               /* [R, I, i] bf16 */
+    uint8_t *index_codes;                /* [R, I, i/2] */
+    uint8_t *index_scales;               /* [R, I, i/32] */
+    uint16_t *index_weights;             /* [R, I] bf16 */
+    int32_t *selected;                   /* [R, K] */
+    int32_t *selected_count;             /* [R] */
+    int32_t *pool;                       /* [R, pool_blocks] */
+    int32_t *pool_count;                 /* [R] */
+
+    float *router_logits;  /* [R, E] */
+    int32_t *expert_ids;   /* [R, k] */
+    float *expert_weights; /* [R, k] */
+
+    int64_t *engram_ids;       /* [R, columns] */
+    uint16_t *engram_rows;     /* [R, columns, dim] bf16 */
+    struct quantized engram_q; /* the same, quantised */
+    uint16_t *engram_kv;       /* [R, (C + 1) D] bf16 */
+    float *engram_gate;        /* [R, C] */
+
+    uint16_t *head_input; /* [R, D] bf16: rows with logits */
+    float *logits;        /* [logit_rows_max, V] */
+};
+
+struct forward {
+    const struct model *model;
+    const struct model_config *config;
+    const struct engram *engram;
+    struct backend *backend;
+    struct kv_cache *cache;
+    struct forward_options options;
+    struct forward_buffers buffers;
+    void *arena;        /* device-visible: all buffers */
+    float *frequencies; /* device-visible: main set [r/2], then compress set [r/2] */
+    bool keep_selected[MODEL_LAYERS_MAX]; /* rows of the selection are still read at or after it */
+    bool keep_pool[MODEL_LAYERS_MAX];
+
+    /* host staging of one step */
+    int32_t *host_rows;       /* ids, positions, entry positions: [3, R] */
+    int32_t *host_engram;     /* [R, columns] */
+    int64_t *host_engram_ids; /* [engram_count, R, columns] */
+
+    /* the current step */
+    const struct forward_segment *segments;
+    int32_t segment_count;
+    struct row_stage *window_stages; /* [layers]: rows that produce window KV */
+    struct row_stage *full_stages;   /* [layers]: rows through attention and FFN */
+    struct row_stage all_stage, head_stage;
+    struct row_segment *stage_host, *stage_device;   /* [2 layers + 2, S] */
+    struct sequence_view *views_host, *views_device; /* [layers, S] */
+    struct row_stage stage;                          /* rows present now */
+    struct layer_counters *counters;                 /* [layers] or null */
+    struct index_counters *index_counters;           /* [layers] of this step */
+
+    /* tests */
+    bool selection_is_given; /* use buffers.selected as it stands instead of selecting */
+    float *test_scores;      /* [R, stride] filled by index layers; null outside tests */
+    int32_t test_scores_stride;
+};
+
+/* Plans the rows of every layer and uploads ids, positions, rope tables and views. The stage is
+ * then all rows. `segments` must live until the step is over. */
+void forward_begin(struct forward *forward, const struct forward_segment *segments, int32_t count);
+/* Embedding into streams and mix. */
+void forward_embed(struct forward *forward);
+/* Adds the Engram value of layer `layer` to the streams. */
+void forward_engram(struct forward *forward, int32_t layer);
+/* normed <- RMSNorm(collapse of streams with mix; weight). */
+void forward_collapse(struct forward *forward, const uint16_t *weight);
+/* post, comb and the next mix from streams. */
+void forward_mix(struct forward *forward, const struct mix_weights *weights);
+/* streams <- post y + comb streams, y from output. */
+void forward_update(struct forward *forward);
+/* normed -> entries and index keys of the layer's own source, for all rows present. */
+void forward_compress(struct forward *forward, int32_t layer);
+/* normed -> window_records of the rows of the layer's window stage, then narrows to the full
+ * stage. */
+void forward_window(struct forward *forward, int32_t layer);
+/* normed -> rotated query, and query_latent for the indexer. */
+void forward_query(struct forward *forward, int32_t layer);
+/* query_latent, normed -> selected (and pool) when the layer selects for itself. */
+void forward_select(struct forward *forward, int32_t layer);
+/* query, windows and entries -> attended (before the inverse rotation); commits the windows. */
+void forward_attend(struct forward *forward, int32_t layer);
+/* attended -> output. */
+void forward_project(struct forward *forward, int32_t layer);
+/* The whole of attention, normed -> output. */
+void forward_attention(struct forward *forward, int32_t layer);
+/* normed -> output. */
+void forward_experts(struct forward *forward, int32_t layer);
+/* All of a layer. */
+void forward_layer(struct forward *forward, int32_t layer);
+/* Collapse and final norm of the rows with logits into head_input. */
+void forward_head(struct forward *forward);
+
+#endif

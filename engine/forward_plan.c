@@ -1,0 +1,206 @@
+/* The rows of a step: which run in each layer, and what the ops need to know about them.
+ *
+ * Encoder layers run all rows. In decoder layer l the rows at and after first_full(l) run, and those
+ * of the window before it produce window KV; both depend only on the end of the prompt, never on
+ * how it was cut into steps (spec 3.13). See forward.h.
+ */
+#include "forward_layer.h"
+
+static int32_t clip(int64_t value, const struct forward_segment *segment) {
+    int64_t end = (int64_t)segment->position + segment->count;
+    if (value < segment->position) {
+        return segment->position;
+    }
+    return (int32_t)(value > end ? end : value);
+}
+
+/* First position that runs attention and FFN in the layer. */
+static int32_t first_full(
+    const struct model_config *config, const struct forward_segment *segment, int32_t layer
+) {
+    if (!config->plan[layer].decoder) {
+        return segment->position;
+    }
+    if (segment->window == WINDOW_REPLAY) {
+        return clip(segment->window_floor_decoder, segment);
+    }
+    if (segment->logits == FORWARD_LOGITS_ALL) {
+        return segment->position;
+    }
+    return clip((int64_t)segment->prompt_end - model_rows_needed(config, layer), segment);
+}
+
+/* First position that produces window KV in the layer. */
+static int32_t first_window(
+    const struct model_config *config, const struct forward_segment *segment, int32_t layer
+) {
+    if (!config->plan[layer].decoder || segment->logits == FORWARD_LOGITS_ALL ||
+        segment->window == WINDOW_REPLAY) {
+        return first_full(config, segment, layer);
+    }
+    int64_t needed = model_rows_needed(config, layer);
+    return clip(segment->prompt_end - needed - (config->window - 1), segment);
+}
+
+/* Fills segment s of a stage with the segment's rows from `first` on. */
+static void stage_put(
+    struct row_segment *stage, int32_t s, const struct forward_segment *segment, int32_t first
+) {
+    int32_t row = s == 0 ? 0 : stage[s - 1].row + stage[s - 1].count;
+    stage[s] = (struct row_segment){
+        .row = row,
+        .count = segment->position + segment->count - first,
+        .position = first,
+    };
+}
+
+static struct row_stage stage_make(const struct forward *forward, size_t number) {
+    size_t at = number * (size_t)forward->options.sequences_max;
+    const struct row_segment *host = forward->stage_host + at;
+    const struct row_segment *last = &host[forward->segment_count - 1];
+    return (struct row_stage){
+        .rows = last->row + last->count,
+        .host = host,
+        .segments = forward->stage_device + at,
+    };
+}
+
+static int32_t
+first_with_logits(const struct model_config *config, const struct forward_segment *segment) {
+    int32_t end = segment->position + segment->count;
+    if (segment->logits == FORWARD_LOGITS_NONE) {
+        return end;
+    }
+    return segment->logits == FORWARD_LOGITS_ALL ? first_full(config, segment, config->layers - 1)
+                                                 : end - 1;
+}
+
+static void plan_stages(struct forward *forward) {
+    const struct model_config *config = forward->config;
+    size_t layers = (size_t)config->layers;
+    size_t stride = (size_t)forward->options.sequences_max;
+    struct row_segment *host = forward->stage_host;
+    for (int32_t s = 0; s < forward->segment_count; s++) {
+        const struct forward_segment *segment = &forward->segments[s];
+        for (int32_t l = 0; l < config->layers; l++) {
+            size_t stage = 2 * (size_t)l;
+            stage_put(host + stage * stride, s, segment, first_window(config, segment, l));
+            stage_put(host + (stage + 1) * stride, s, segment, first_full(config, segment, l));
+        }
+        stage_put(host + 2 * layers * stride, s, segment, segment->position);
+        stage_put(host + (2 * layers + 1) * stride, s, segment, first_with_logits(config, segment));
+    }
+    for (size_t l = 0; l < layers; l++) {
+        forward->window_stages[l] = stage_make(forward, 2 * l);
+        forward->full_stages[l] = stage_make(forward, 2 * l + 1);
+    }
+    forward->all_stage = stage_make(forward, 2 * layers);
+    forward->head_stage = stage_make(forward, 2 * layers + 1);
+    forward->backend->upload(
+        forward->backend, forward->stage_device, host, (2 * layers + 2) * stride * sizeof *host
+    );
+}
+
+static void plan_views(struct forward *forward) {
+    const struct model_config *config = forward->config;
+    const struct kv_cache *cache = forward->cache;
+    size_t stride = (size_t)forward->options.sequences_max;
+    for (int32_t l = 0; l < config->layers; l++) {
+        const struct layer_plan *plan = &config->plan[l];
+        for (int32_t s = 0; s < forward->segment_count; s++) {
+            const struct forward_segment *segment = &forward->segments[s];
+            struct sequence_view *view = &forward->views_host[(size_t)l * stride + (size_t)s];
+            *view = (struct sequence_view){
+                .blocks = segment->sequence->device_blocks,
+                .ring = kv_cache_ring(cache, segment->sequence, l),
+                .window_floor =
+                    plan->decoder ? segment->window_floor_decoder : segment->window_floor_encoder,
+                .write_floor = segment->write_floor,
+            };
+            if (plan->mode == LAYER_FULL) {
+                view->pending = kv_cache_pending(cache, segment->sequence, plan->source);
+            }
+        }
+    }
+    forward->backend->upload(
+        forward->backend,
+        forward->views_device,
+        forward->views_host,
+        (size_t)config->layers * stride * sizeof *forward->views_host
+    );
+}
+
+static void upload_rows(struct forward *forward) {
+    size_t stride = (size_t)forward->options.rows_max;
+    int32_t *ids = forward->host_rows;
+    int32_t *positions = ids + stride;
+    int32_t *entries = positions + stride;
+    int32_t row = 0;
+    for (int32_t s = 0; s < forward->segment_count; s++) {
+        const struct forward_segment *segment = &forward->segments[s];
+        for (int32_t i = 0; i < segment->count; i++, row++) {
+            int32_t position = segment->position + i;
+            ids[row] = segment->sequence->ids[position];
+            positions[row] = position;
+            entries[row] = position - position % 2;
+        }
+    }
+    struct backend *backend = forward->backend;
+    struct forward_buffers *buffers = &forward->buffers;
+    size_t bytes = (size_t)row * sizeof *ids;
+    backend->upload(backend, buffers->ids, ids, bytes);
+    backend->upload(backend, buffers->positions, positions, bytes);
+    backend->upload(backend, buffers->entry_positions, entries, bytes);
+}
+
+static void rope_table(
+    struct forward *forward, const int32_t *positions, bool compress, float *cosine, float *sine
+) {
+    int32_t pairs = forward->config->rope_dim / 2;
+    struct rope_table_op op = {
+        .rows = forward->all_stage.rows,
+        .pairs = pairs,
+        .positions = positions,
+        .frequencies = forward->frequencies + (compress ? pairs : 0),
+        .cosine = cosine,
+        .sine = sine,
+    };
+    backend_rope_table(forward->backend, &op);
+}
+
+static void check_segment(const struct forward *forward, const struct forward_segment *segment) {
+    ASSERT(segment->count > 0);
+    ASSERT(segment->position >= 0);
+    ASSERT(segment->position + segment->count <= segment->prompt_end);
+    ASSERT(segment->position + segment->count <= forward->cache->context_max);
+    ASSERT(
+        segment->logits != FORWARD_LOGITS_LAST ||
+        segment->position + segment->count == segment->prompt_end
+    );
+}
+
+void forward_begin(struct forward *forward, const struct forward_segment *segments, int32_t count) {
+    ASSERT(count > 0);
+    ASSERT(count <= forward->options.sequences_max);
+    for (int32_t s = 0; s < count; s++) {
+        check_segment(forward, &segments[s]);
+    }
+    forward->segments = segments;
+    forward->segment_count = count;
+    memset(
+        forward->index_counters,
+        0,
+        (size_t)forward->config->layers * sizeof *forward->index_counters
+    );
+    plan_stages(forward);
+    ASSERT(forward->all_stage.rows <= forward->options.rows_max);
+    plan_views(forward);
+    upload_rows(forward);
+    forward->stage = forward->all_stage;
+    struct forward_buffers *b = &forward->buffers;
+    rope_table(forward, b->positions, false, b->main_cosine, b->main_sine);
+    rope_table(forward, b->positions, true, b->compress_cosine, b->compress_sine);
+    if (forward->cache->layout.pending_count > 0) {
+        rope_table(forward, b->entry_positions, true, b->entry_cosine, b->entry_sine);
+    }
+}

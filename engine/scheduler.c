@@ -1,0 +1,506 @@
+/* The engine thread: admits generations, builds steps, samples, reports.
+ *
+ * A step takes one row of every sequence that decodes and one chunk of a prompt, in turn, under a
+ * row budget that keeps a step short. How steps are composed changes no result. See
+ * engine_internal.h for the lock.
+ */
+#include <time.h>
+
+#include "engine_internal.h"
+#include "engram.h"
+
+int64_t engine_now_us(void) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+static void pend_event(struct engine *engine, const struct engine_event *event) {
+    ASSERT(engine->pending_count < engine->pending_capacity);
+    engine->pending[engine->pending_count++] = *event;
+}
+
+/* Moves the step's events into the ring; those of destroyed sequences are dropped. Lock held. */
+static void publish_events(struct engine *engine) {
+    bool was_empty = engine->event_count == 0;
+    for (size_t i = 0; i < engine->pending_count; i++) {
+        const struct engine_event *event = &engine->pending[i];
+        bool is_wanted = false;
+        for (int32_t c = 0; c < engine->context_count; c++) {
+            const struct context *context = &engine->contexts[c];
+            is_wanted = is_wanted ||
+                        (context->used && !context->is_dying && context->id == event->sequence);
+        }
+        if (is_wanted) {
+            ASSERT(engine->event_count < engine->event_capacity);
+            size_t at = (engine->event_first + engine->event_count) % engine->event_capacity;
+            engine->events[at] = *event;
+            engine->event_count++;
+        }
+    }
+    engine->pending_count = 0;
+    engine->wants_wake = engine->wants_wake || (was_empty && engine->event_count > 0);
+}
+
+/* ---- life of a generation ------------------------------------------------------------------- */
+
+/* Ends the generation and reports it. Lock held. */
+static void finish(
+    struct engine *engine,
+    struct context *context,
+    enum finish_reason reason,
+    const struct error *error
+) {
+    int64_t now = engine_now_us();
+    struct generation_facts *facts = &context->facts;
+    if (context->prefilled_at_us == 0) {
+        facts->prefill_us = now - context->admitted_at_us;
+    } else {
+        facts->decode_us = now - context->prefilled_at_us;
+    }
+    memcpy(facts->lineage, engine->info.root_lineage, sizeof facts->lineage);
+    memcpy(facts->decoder_lineage, context->decoder_lineage, sizeof facts->decoder_lineage);
+    struct engine_event event = {
+        .type = ENGINE_FINISHED,
+        .sequence = context->id,
+        .reason = reason,
+        .facts = *facts,
+    };
+    if (error != NULL) {
+        event.error = *error;
+    }
+    if (context->kv != NULL) {
+        context->length = context->kv->length;
+    }
+    context->is_cancelled = false;
+    context->state = CONTEXT_IDLE;
+    pend_event(engine, &event);
+}
+
+/* A decoder replay at N: what its windows depend on from here on. */
+static void note_replay(struct context *context, int32_t prompt_end) {
+    char text[SHA256_HEX_BYTES + 64];
+    int length = snprintf(
+        text, sizeof text, "hearth decoder replay\n%s\n%d\n", context->decoder_lineage, prompt_end
+    );
+    ASSERT(length > 0 && (size_t)length < sizeof text);
+    sha256_hex(view_of(text, (size_t)length), context->decoder_lineage);
+}
+
+static void append_ids(struct engine *engine, struct context *context) {
+    struct kv_sequence *kv = context->kv;
+    for (int32_t i = 0; i < context->append_count; i++) {
+        int32_t id = context->append[i];
+        kv->ids[kv->length] = id;
+        kv->compressed[kv->length] =
+            engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
+        kv->length++;
+    }
+    free(context->append);
+    context->append = NULL;
+    context->append_count = 0;
+}
+
+/* Decides which decoder rows the prompt runs. What was computed before an append stays valid for
+ * it, because the new prompt ends no earlier. Under replay the rows before N - W are skipped, unless
+ * none would be. */
+static void plan_windows(const struct engine *engine, struct context *context) {
+    struct kv_sequence *kv = context->kv;
+    int32_t bound = kv->length - engine->model->config.window;
+    context->is_replay = context->window == WINDOW_REPLAY && bound > kv->computed;
+    if (context->is_replay) {
+        kv->decoder_floor = bound;
+        note_replay(context, kv->length);
+    } else if (kv->decoder_floor > kv->computed) {
+        /* A replay was cancelled before it reached its window: decoder rows begin here. */
+        kv->decoder_floor = kv->computed;
+    }
+}
+
+/* Lock held. */
+static void admit(struct engine *engine, struct context *context) {
+    context->state = CONTEXT_RUNNING;
+    context->facts = (struct generation_facts){0};
+    context->admitted_at_us = engine_now_us();
+    context->prefilled_at_us = 0;
+    context->facts.queued_us = context->admitted_at_us - context->queued_at_us;
+    if (context->kv == NULL) {
+        context->kv = kv_cache_acquire(&engine->cache);
+        ASSERT(context->kv != NULL); /* live sequences never outnumber the slots */
+    }
+    struct kv_sequence *kv = context->kv;
+    append_ids(engine, context);
+    context->prompt_end = kv->length;
+    plan_windows(engine, context);
+    context->facts.prompt_tokens = kv->length;
+    context->facts.reused = kv->computed;
+    context->facts.hit_position = kv->computed;
+    context->facts.window_source = context->is_replay ? "replay"
+                                   : kv->computed > 0 ? "live"
+                                                      : "cold";
+    struct error error = {0};
+    result reserved = kv_cache_reserve(&engine->cache, kv, kv->length, &error);
+    if (is_failed(reserved)) {
+        finish(engine, context, FINISH_ERROR, &error);
+    }
+}
+
+static struct context *next_queued(struct engine *engine) {
+    struct context *first = NULL;
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && context->state == CONTEXT_QUEUED &&
+            (first == NULL || context->queue_number < first->queue_number)) {
+            first = context;
+        }
+    }
+    return first;
+}
+
+/* Frees what was destroyed, ends what was cancelled, admits what waits. Lock held. */
+static void boundary(struct engine *engine) {
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && context->is_dying) {
+            engine_context_free(engine, context);
+        } else if (context->used && context->state == CONTEXT_RUNNING && context->is_cancelled) {
+            finish(engine, context, FINISH_CANCELLED, NULL);
+        }
+    }
+    for (struct context *next = next_queued(engine); next != NULL; next = next_queued(engine)) {
+        admit(engine, next);
+        if (next->state == CONTEXT_RUNNING && next->is_cancelled) {
+            finish(engine, next, FINISH_CANCELLED, NULL);
+        }
+    }
+}
+
+/* ---- one step ------------------------------------------------------------------------------- */
+
+static bool has_logits(const struct context *context) {
+    return context->logits_length > 0 && context->logits_length == context->kv->length &&
+           context->kv->computed == context->kv->length;
+}
+
+static int32_t row_budget(const struct engine *engine) {
+    double rows = engine->plan.step_rows_max;
+    if (engine->row_us > 0 && rows * engine->row_us > ENGINE_STEP_TARGET_US) {
+        rows = ENGINE_STEP_TARGET_US / engine->row_us;
+    }
+    return rows < ENGINE_STEP_ROWS_FLOOR ? ENGINE_STEP_ROWS_FLOOR : (int32_t)rows;
+}
+
+static void
+add_segment(struct engine *engine, struct context *context, int32_t *count, int32_t rows) {
+    const struct kv_sequence *kv = context->kv;
+    int32_t end = kv->computed + rows;
+    bool is_prompt = kv->computed < context->prompt_end;
+    int32_t prompt_end = is_prompt ? context->prompt_end : end;
+    engine->segments[*count] = (struct forward_segment){
+        .sequence = context->kv,
+        .position = kv->computed,
+        .count = rows,
+        .prompt_end = prompt_end,
+        .logits = end == prompt_end ? FORWARD_LOGITS_LAST : FORWARD_LOGITS_NONE,
+        .window = is_prompt && context->is_replay ? WINDOW_REPLAY : WINDOW_EXACT,
+        .window_floor_decoder = kv->decoder_floor,
+    };
+    engine->stepping[*count] = context;
+    (*count)++;
+}
+
+static bool is_prefilling(const struct context *context) {
+    return context->kv->computed < context->prompt_end;
+}
+
+static bool is_runnable(const struct context *context) {
+    return context->used && !context->is_dying && context->state == CONTEXT_RUNNING &&
+           context->kv->computed < context->kv->length;
+}
+
+/* Lock held. Returns the number of segments. */
+static int32_t compose_step(struct engine *engine) {
+    int32_t count = 0;
+    int32_t rows = 0;
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (is_runnable(context) && !is_prefilling(context)) {
+            add_segment(engine, context, &count, 1);
+            rows++;
+        }
+    }
+    for (int32_t i = 0; i < engine->context_count; i++) {
+        int32_t c = (engine->turn + i) % engine->context_count;
+        struct context *context = &engine->contexts[c];
+        if (!is_runnable(context) || !is_prefilling(context)) {
+            continue;
+        }
+        int32_t room = row_budget(engine) - rows;
+        int32_t most = engine->plan.step_rows_max - rows;
+        room = room < 1 ? 1 : room;
+        room = room > most ? most : room;
+        int32_t left = context->prompt_end - context->kv->computed;
+        if (room > 0) {
+            add_segment(engine, context, &count, left < room ? left : room);
+            engine->turn = c + 1;
+        }
+        break;
+    }
+    return count;
+}
+
+/* Takes the next token of a context whose last logits are there. Lock held. */
+static void sample(struct engine *engine, struct context *context) {
+    struct kv_sequence *kv = context->kv;
+    int64_t now = engine_now_us();
+    if (context->prefilled_at_us == 0) {
+        context->prefilled_at_us = now;
+        context->facts.prefill_us = now - context->admitted_at_us;
+    }
+    if (context->facts.sampled >= context->tokens_max) {
+        finish(engine, context, FINISH_LENGTH, NULL);
+        return;
+    }
+    if (kv->length >= engine->cache.context_max) {
+        finish(engine, context, FINISH_CONTEXT, NULL);
+        return;
+    }
+    struct sampled_token token;
+    sampler_draw(engine->sampler, context->logits, &context->sampling, kv->length, &token);
+    kv->ids[kv->length] = token.id;
+    kv->compressed[kv->length] =
+        engine->engram == NULL ? 0 : engram_compress(engine->engram, token.id);
+    kv->length++;
+    context->facts.sampled++;
+    struct engine_event event = {
+        .type = ENGINE_TOKEN,
+        .sequence = context->id,
+        .token = token.id,
+        .logprob = token.logprob,
+    };
+    pend_event(engine, &event);
+    struct error error = {0};
+    if (token.id == engine->model->config.eos_id) {
+        finish(engine, context, FINISH_EOS, NULL);
+    } else if (context->facts.sampled >= context->tokens_max) {
+        finish(engine, context, FINISH_LENGTH, NULL);
+    } else if (kv->length >= engine->cache.context_max) {
+        finish(engine, context, FINISH_CONTEXT, NULL);
+    } else if (is_failed(kv_cache_reserve(&engine->cache, kv, kv->length, &error))) {
+        finish(engine, context, FINISH_ERROR, &error);
+    }
+}
+
+/* Fetches the logits of the segments that have them. */
+static result fetch_logits(struct engine *engine, int32_t count, struct error *error) {
+    int32_t row = 0;
+    for (int32_t s = 0; s < count; s++) {
+        struct context *context = engine->stepping[s];
+        if (engine->segments[s].logits == FORWARD_LOGITS_LAST) {
+            TRY(forward_logits(engine->forward, row, 1, context->logits, error));
+            context->logits_length = context->kv->computed;
+            row++;
+        }
+    }
+    return OK;
+}
+
+static void measure(struct engine *engine, int32_t count, int64_t taken_us) {
+    int32_t rows = 0;
+    for (int32_t s = 0; s < count; s++) {
+        rows += engine->segments[s].count;
+    }
+    /* Few rows cost more each: only prompts tell how long a full step takes. */
+    if (rows >= ENGINE_STEP_ROWS_FLOOR) {
+        double row_us = (double)taken_us / rows;
+        engine->row_us = engine->row_us == 0 ? row_us : 0.75 * engine->row_us + 0.25 * row_us;
+    }
+}
+
+/* After the step's arithmetic: counts, progress, tokens. Lock held. */
+static void conclude_step(struct engine *engine, int32_t count) {
+    for (int32_t s = 0; s < count; s++) {
+        struct context *context = engine->stepping[s];
+        const struct forward_segment *segment = &engine->segments[s];
+        if (segment->position < context->prompt_end) {
+            context->facts.evaluated += segment->count;
+            struct engine_event event = {
+                .type = ENGINE_PROGRESS,
+                .sequence = context->id,
+                .done = context->facts.evaluated,
+                .total = context->prompt_end - context->facts.reused,
+            };
+            pend_event(engine, &event);
+        }
+        if (has_logits(context)) {
+            sample(engine, context);
+        }
+    }
+}
+
+static void run_step(struct engine *engine, int32_t count) {
+    struct error error = {0};
+    pthread_mutex_unlock(&engine->lock);
+    int64_t started = engine_now_us();
+    result ran = forward_step(engine->forward, engine->segments, count, NULL, &error);
+    if (is_ok(ran)) {
+        ran = fetch_logits(engine, count, &error);
+    }
+    measure(engine, count, engine_now_us() - started);
+    pthread_mutex_lock(&engine->lock);
+    if (is_ok(ran)) {
+        conclude_step(engine, count);
+        return;
+    }
+    for (int32_t s = 0; s < count; s++) {
+        engine->stepping[s]->is_broken = true;
+        finish(engine, engine->stepping[s], FINISH_ERROR, &error);
+    }
+}
+
+/* ---- logits for the command line and tests -------------------------------------------------- */
+
+static result
+job_rows(struct engine *engine, const struct logits_job *job, const struct row_segment *rows) {
+    int32_t vocabulary = engine->model->config.vocabulary;
+    for (int32_t done = 0; done < rows->count; done += FORWARD_LOGIT_ROWS_MAX) {
+        int32_t left = rows->count - done;
+        int32_t at_once = left < FORWARD_LOGIT_ROWS_MAX ? left : FORWARD_LOGIT_ROWS_MAX;
+        TRY(forward_logits(engine->forward, done, at_once, engine->logit_rows, job->error));
+        for (int32_t i = 0; i < at_once; i++) {
+            const float *row = engine->logit_rows + (size_t)i * (size_t)vocabulary;
+            job->row(job->context, rows->position + done + i, row, vocabulary);
+        }
+    }
+    return OK;
+}
+
+static result
+job_steps(struct engine *engine, const struct logits_job *job, struct kv_sequence *kv) {
+    const struct logits_request *request = job->request;
+    int32_t end = (int32_t)request->count;
+    int32_t bound = end - engine->model->config.window;
+    bool is_replay = request->window == WINDOW_REPLAY && bound > 0;
+    int32_t chunk = engine->plan.step_rows_max;
+    if (request->chunk > 0 && request->chunk < chunk) {
+        chunk = request->chunk;
+    }
+    while (kv->computed < end) {
+        int32_t rows = end - kv->computed < chunk ? end - kv->computed : chunk;
+        bool is_last = kv->computed + rows == end;
+        struct forward_segment segment = {
+            .sequence = kv,
+            .position = kv->computed,
+            .count = rows,
+            .prompt_end = end,
+            .logits = !request->last_only ? FORWARD_LOGITS_ALL
+                      : is_last           ? FORWARD_LOGITS_LAST
+                                          : FORWARD_LOGITS_NONE,
+            .window = is_replay ? WINDOW_REPLAY : WINDOW_EXACT,
+            .window_floor_decoder = is_replay ? bound : 0,
+        };
+        TRY(forward_step(engine->forward, &segment, 1, job->counters, job->error));
+        int32_t with_logits = forward_logit_rows(engine->forward);
+        struct row_segment there = {
+            .count = with_logits,
+            .position = kv->computed - with_logits,
+        };
+        TRY(job_rows(engine, job, &there));
+    }
+    return OK;
+}
+
+/* Lock held on entry and exit, not while it computes: no generation runs meanwhile. */
+static void run_job(struct engine *engine) {
+    struct logits_job *job = engine->job;
+    const struct logits_request *request = job->request;
+    struct kv_sequence *kv = kv_cache_acquire(&engine->cache);
+    if (kv == NULL) {
+        job->outcome = error_set(
+            job->error,
+            RESULT_LIMIT,
+            0,
+            __FILE__,
+            __LINE__,
+            "all %d sequences are in use",
+            engine->plan.sequences_max
+        );
+    } else {
+        kv->length = (int32_t)request->count;
+        for (int32_t i = 0; i < kv->length; i++) {
+            int32_t id = request->ids[i];
+            kv->ids[i] = id;
+            kv->compressed[i] = engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
+        }
+        job->outcome = kv_cache_reserve(&engine->cache, kv, kv->length, job->error);
+        pthread_mutex_unlock(&engine->lock);
+        if (is_ok(job->outcome)) {
+            job->outcome = job_steps(engine, job, kv);
+        }
+        pthread_mutex_lock(&engine->lock);
+        kv_cache_release(&engine->cache, kv);
+    }
+    engine->job = NULL;
+    job->is_done = true;
+    pthread_cond_broadcast(&engine->to_caller);
+}
+
+/* ---- the thread ----------------------------------------------------------------------------- */
+
+/* Room for the events of a boundary and a step of every sequence. Lock held. */
+static bool has_event_room(const struct engine *engine) {
+    size_t most = ENGINE_EVENTS_PER_STEP * (size_t)engine->context_count;
+    return engine->event_capacity - engine->event_count >= 2 * most;
+}
+
+/* One boundary and one step; false when there was nothing to do. Lock held. */
+static bool work(struct engine *engine) {
+    if (!has_event_room(engine)) {
+        return false;
+    }
+    boundary(engine);
+    bool did = engine->pending_count > 0;
+    /* Logits kept from an evaluated prompt need no step. */
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && !context->is_dying && context->state == CONTEXT_RUNNING &&
+            has_logits(context)) {
+            sample(engine, context);
+            did = true;
+        }
+    }
+    int32_t count = compose_step(engine);
+    if (count > 0) {
+        run_step(engine, count);
+        did = true;
+    } else if (engine->job != NULL) {
+        run_job(engine);
+        did = true;
+    }
+    publish_events(engine);
+    return did;
+}
+
+void *engine_thread_main(void *argument) {
+    struct engine *engine = argument;
+    pthread_mutex_lock(&engine->lock);
+    while (!engine->is_stopping) {
+        bool did = work(engine);
+        if (engine->wants_wake) {
+            engine->wants_wake = false;
+            if (engine->wake != NULL) {
+                pthread_mutex_unlock(&engine->lock);
+                engine->wake(engine->wake_context);
+                pthread_mutex_lock(&engine->lock);
+            }
+            continue; /* something may have been posted meanwhile */
+        }
+        if (!did && !engine->is_stopping) {
+            pthread_cond_wait(&engine->to_engine, &engine->lock);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
