@@ -15,9 +15,13 @@ endif()
 # depend on the compiler's mood (promise P2).
 target_compile_options(hearth_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:${common_warnings} -fno-common -fvisibility=hidden -fPIE
-    -ffp-contract=off -fno-strict-aliasing -ftrivial-auto-var-init=zero>)
+    -ffp-contract=off -fno-strict-aliasing
+    $<$<C_COMPILER_ID:GNU>:-ftrivial-auto-var-init=zero>>)
 target_compile_definitions(hearth_flags INTERFACE _GNU_SOURCE)
 
+if(HEARTH_FUZZ) # coverage of everything that a fuzz target links
+    target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fsanitize=fuzzer-no-link>)
+endif()
 if(HEARTH_SANITIZE)
     target_compile_options(hearth_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fsanitize=${HEARTH_SANITIZE}
         -fno-sanitize-recover=all -fno-omit-frame-pointer>)
