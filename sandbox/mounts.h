@@ -1,0 +1,39 @@
+/* What of the host a call may see beside the minimal root: the workspace, its .git, protected
+ * paths and extra read-only directories, each opened and checked once and mounted by descriptor.
+ * Internal to sandbox/.
+ */
+#ifndef HEARTH_SANDBOX_MOUNTS_H
+#define HEARTH_SANDBOX_MOUNTS_H
+
+#include "sandbox.h"
+
+#define MOUNTS_READ_ONLY_MAX 24
+
+struct mount_item {
+    int fd; /* O_PATH */
+    char destination[SANDBOX_PATH_BYTES];
+    bool is_outside_workspace; /* Landlock then needs a rule of its own */
+};
+
+struct mounts {
+    char workspace[SANDBOX_PATH_BYTES]; /* host path without symlinks */
+    int workspace_fd;
+    int lock_fd; /* held while a command runs in the workspace */
+    struct mount_item read_only[MOUNTS_READ_ONLY_MAX];
+    size_t read_only_count;
+    char work_tree_link[SANDBOX_PATH_BYTES]; /* where a submodule's git looks for its tree, or "" */
+};
+
+/* Opens and checks everything the policy names and takes the workspace's lock; no other command
+ * can run in the workspace until mounts_close, which is what makes destinations below it safe.
+ * `keep_out` is a directory that must not lie in the workspace (our own helpers).
+ * Expected errors: INVALID_INPUT, LIMIT (a command runs there already), UNSUPPORTED (no openat2). */
+MUST_CHECK result mounts_open(
+    const struct sandbox_policy *policy,
+    const char *keep_out,
+    struct mounts *out,
+    struct error *error
+);
+void mounts_close(struct mounts *mounts);
+
+#endif

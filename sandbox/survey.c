@@ -1,0 +1,213 @@
+/* An incremental walk. A directory is read once: files are counted at once, names of directories
+ * below are kept in its level and visited afterwards, so that one descriptor is open at a time and
+ * a tree of any depth can be walked (a 4000-deep one is among the attack cases). */
+#include "survey.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LEVELS_MAX      ((size_t)100000) /* deeper trees are called not whole */
+#define NAMES_BYTES_MAX ((size_t)64 << 20)
+
+struct survey_level {
+    dev_t device;
+    ino_t inode;
+    char *names; /* directories still to visit, NUL after each */
+    size_t names_bytes;
+    size_t names_capacity;
+    bool was_read;
+};
+
+static void level_deinit(struct survey_level *level) {
+    free(level->names);
+    *level = (struct survey_level){0};
+}
+
+static void finish(struct survey *survey, bool is_whole) {
+    if (survey->current != NULL) {
+        closedir(survey->current);
+        survey->current = NULL;
+    }
+    for (size_t i = 0; i < survey->depth; i++) {
+        level_deinit(&survey->levels[i]);
+    }
+    survey->depth = 0;
+    survey->is_running = false;
+    survey->totals.is_whole = survey->totals.is_whole && is_whole;
+}
+
+void survey_deinit(struct survey *survey) {
+    finish(survey, false);
+    free(survey->levels);
+    survey->levels = NULL;
+    survey->capacity = 0;
+}
+
+static bool push_level(struct survey *survey, const struct stat *about) {
+    if (survey->depth == survey->capacity) {
+        size_t capacity = survey->capacity == 0 ? 32 : survey->capacity * 2;
+        struct survey_level *grown =
+            capacity > LEVELS_MAX * 2
+                ? NULL
+                : realloc(survey->levels, capacity * sizeof survey->levels[0]);
+        if (grown == NULL) {
+            return false;
+        }
+        survey->levels = grown;
+        survey->capacity = capacity;
+    }
+    survey->levels[survey->depth++] =
+        (struct survey_level){.device = about->st_dev, .inode = about->st_ino};
+    return true;
+}
+
+static bool keep_name(struct survey_level *level, const char *name) {
+    size_t length = strlen(name) + 1;
+    if (level->names_bytes + length > level->names_capacity) {
+        size_t capacity = (level->names_capacity + length) * 2;
+        char *grown = capacity > NAMES_BYTES_MAX ? NULL : realloc(level->names, capacity);
+        if (grown == NULL) {
+            return false;
+        }
+        level->names = grown;
+        level->names_capacity = capacity;
+    }
+    memcpy(level->names + level->names_bytes, name, length);
+    level->names_bytes += length;
+    return true;
+}
+
+result survey_begin(
+    struct survey *survey, int root_fd, const struct timespec *since, struct error *error
+) {
+    finish(survey, false);
+    survey->totals = (struct survey_totals){.is_whole = true};
+    survey->strips = since != NULL;
+    survey->since = since != NULL ? *since : (struct timespec){0};
+    survey->stripped = 0;
+    CLEANUP(fd_cleanup) int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat about;
+    if (fd < 0 || fstat(fd, &about) != 0) {
+        FAIL_FOREIGN(error, IO, errno, "reading the workspace: %s", strerror(errno));
+    }
+    survey->current = fdopendir(fd);
+    if (survey->current == NULL) {
+        FAIL_FOREIGN(error, IO, errno, "reading the workspace: %s", strerror(errno));
+    }
+    fd = -1; // the stream owns it
+    if (!push_level(survey, &about)) {
+        finish(survey, false);
+        FAIL(error, MEMORY, "no memory to walk the workspace");
+    }
+    survey->is_running = true;
+    return OK;
+}
+
+static bool is_since(const struct timespec *time, const struct timespec *since) {
+    return time->tv_sec > since->tv_sec ||
+           (time->tv_sec == since->tv_sec && time->tv_nsec >= since->tv_nsec);
+}
+
+/* No process of the sandbox is left when bits are stripped, so the name still means this file; the
+ * descriptor is compared all the same. */
+static void strip(struct survey *survey, const char *name, const struct stat *seen) {
+    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    CLEANUP(fd_cleanup) int fd = openat(dirfd(survey->current), name, flags);
+    struct stat about;
+    if (fd < 0 || fstat(fd, &about) != 0 || about.st_ino != seen->st_ino ||
+        about.st_dev != seen->st_dev || !S_ISREG(about.st_mode) ||
+        fchmod(fd, about.st_mode & 0777) != 0) {
+        survey->totals.is_whole = false;
+        return;
+    }
+    survey->stripped += 1;
+}
+
+static void look_at(struct survey *survey, const char *name) {
+    struct stat about;
+    if (fstatat(dirfd(survey->current), name, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+        return; // removed meanwhile
+    }
+    survey->totals.entries += 1;
+    survey->totals.bytes += (int64_t)about.st_blocks * 512;
+    struct survey_level *level = &survey->levels[survey->depth - 1];
+    if (S_ISDIR(about.st_mode)) {
+        if (about.st_dev != level->device || !keep_name(level, name)) {
+            survey->totals.is_whole = false; // another file system, or too much to remember
+        }
+    } else if (
+        survey->strips && S_ISREG(about.st_mode) && (about.st_mode & (S_ISUID | S_ISGID)) != 0 &&
+        is_since(&about.st_ctim, &survey->since)
+    ) {
+        strip(survey, name, &about);
+    }
+}
+
+/* Opens `name` below the current directory in its place. */
+static bool change_to(struct survey *survey, const char *name, struct stat *about) {
+    int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    CLEANUP(fd_cleanup) int fd = openat(dirfd(survey->current), name, flags);
+    if (fd < 0 || fstat(fd, about) != 0) {
+        return false;
+    }
+    DIR *next = fdopendir(fd);
+    if (next == NULL) {
+        return false;
+    }
+    fd = -1; // the stream owns it
+    closedir(survey->current);
+    survey->current = next;
+    return true;
+}
+
+/* The current directory was read to its end: go down into the next one, or up. False: over. */
+static bool move_on(struct survey *survey) {
+    struct survey_level *level = &survey->levels[survey->depth - 1];
+    if (level->names_bytes > 0) {
+        size_t at = level->names_bytes - 1; // the NUL of the last name
+        while (at > 0 && level->names[at - 1] != '\0') {
+            at -= 1;
+        }
+        level->names_bytes = at;
+        struct stat about;
+        if (!change_to(survey, level->names + at, &about)) {
+            survey->totals.is_whole = survey->totals.is_whole && errno == ENOENT;
+        } else if (!push_level(survey, &about)) {
+            finish(survey, false);
+            return false;
+        }
+        return true;
+    }
+    level_deinit(level);
+    survey->depth -= 1;
+    if (survey->depth == 0) {
+        finish(survey, true);
+        return false;
+    }
+    const struct survey_level *parent = &survey->levels[survey->depth - 1];
+    struct stat about;
+    if (!change_to(survey, "..", &about) || about.st_ino != parent->inode ||
+        about.st_dev != parent->device) {
+        finish(survey, false); // moved elsewhere while we were in it
+        return false;
+    }
+    return true; // its entries were read on the way down
+}
+
+bool survey_step(struct survey *survey, size_t entries_max) {
+    for (size_t seen = 0; survey->is_running && seen < entries_max; seen++) {
+        struct survey_level *level = &survey->levels[survey->depth - 1];
+        const struct dirent *entry = level->was_read ? NULL : readdir(survey->current);
+        if (entry == NULL) {
+            level->was_read = true;
+            if (!move_on(survey)) {
+                return true;
+            }
+        } else if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            look_at(survey, entry->d_name);
+        }
+    }
+    return !survey->is_running;
+}

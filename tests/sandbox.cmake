@@ -1,0 +1,15 @@
+# The command line in front of the sandbox, for the attack cases.
+add_executable(sandbox_cli sandbox_cli.c)
+target_link_libraries(sandbox_cli PRIVATE sandbox base hearth_flags)
+target_compile_definitions(sandbox_cli PRIVATE TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
+add_dependencies(sandbox_cli hearth-sandbox hearth-inner)
+
+# The attack helper runs inside, where no library need be found; foreign test code, so no warnings.
+add_executable(sandbox_atk data/sandbox-cases/atk.c)
+target_compile_options(sandbox_atk PRIVATE -w -O1)
+target_compile_definitions(sandbox_atk PRIVATE _GNU_SOURCE)
+target_link_options(sandbox_atk PRIVATE -static)
+
+add_test(NAME sandbox_cases
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/run_sandbox_cases ${PROJECT_BINARY_DIR})
+set_tests_properties(sandbox_cases PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
