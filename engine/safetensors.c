@@ -349,7 +349,7 @@ static result parse_members(
         names += name.length;
         list->count += 1;
     }
-    struct tensor_entry *added = list->items + first;
+    struct tensor_entry *added = list->items == NULL ? NULL : list->items + first;
     size_t count = list->count - first;
     TRY(check_layout(added, count, data_bytes, error));
     for (size_t i = 0; i < count; i++) {
