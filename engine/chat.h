@@ -122,14 +122,20 @@ struct chat_wording_digest {
     const char *sha256; /* 64 lower-case hexadecimal digits */
 };
 
-/* How the texts are found in a Python file of constants, and what they must be. */
+/* How the texts are found in a Python file of constants, and what they must be. Templates hold
+ * their variable places as {name}; any other {name} in them is a control token or tag name. */
 struct chat_wording_source {
-    const char *effort_constant;          /* template with {budget} */
-    const char *tools_constant;           /* template with {tool_schemas} and the markers below */
-    const char *response_format_constant; /* template with {schema} */
+    const char *effort_constant;
+    const char *effort_place; /* name of the place that takes the number */
+    const char *tools_constant;
+    const char
+        *tools_place; /* takes the schemas: the text before it is the head, after it the tail */
+    const char *response_format_constant;
+    const char *response_format_place;      /* takes the schema */
+    struct chat_wording_digest effort_line; /* with its place as {n} */
     struct chat_wording_digest tools_head;
     struct chat_wording_digest tools_tail;
-    struct chat_wording_digest response_format;
+    struct chat_wording_digest response_format; /* with the blank line before it */
 };
 
 /* Names and digests of the released model's encoding/encoding.py. */

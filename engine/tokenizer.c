@@ -438,7 +438,7 @@ result tokenizer_encode(
 ) {
     CLEANUP(buffer_deinit) struct buffer repaired = {NULL, 0, 0, 0};
     if (!utf8_is_valid(text)) {
-        buffer_init(&repaired, SIZE_MAX / 4);
+        buffer_init(&repaired, SIZE_MAX / 8);
         TRY(utf8_append_lossy(&repaired, text, error));
         text = buffer_view(&repaired);
     }
@@ -542,12 +542,15 @@ result tokenizer_stream_push_bytes(
     }
     CLEANUP(buffer_deinit) struct buffer joined = {NULL, 0, 0, 0};
     if (stream->held_count > 0) {
-        buffer_init(&joined, SIZE_MAX / 4);
+        buffer_init(&joined, SIZE_MAX / 8);
         TRY(buffer_append(&joined, view_of(stream->held, stream->held_count), error));
         TRY(buffer_append(&joined, bytes, error));
         bytes = buffer_view(&joined);
     }
     size_t tail = torn_tail(bytes);
+    if (!utf8_is_valid(view_slice(bytes, 0, bytes.length - tail))) {
+        stream->has_replaced = true;
+    }
     TRY(utf8_append_lossy(out, view_slice(bytes, 0, bytes.length - tail), error));
     stream->held_count = tail;
     if (tail > 0) {
@@ -571,6 +574,7 @@ result
 tokenizer_stream_finish(struct tokenizer_stream *stream, struct buffer *out, struct error *error) {
     struct view held = view_of(stream->held, stream->held_count);
     TRY(utf8_append_lossy(out, held, error));
+    stream->has_replaced = stream->has_replaced || stream->held_count > 0;
     stream->held_count = 0;
     return OK;
 }

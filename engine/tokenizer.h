@@ -92,6 +92,7 @@ MUST_CHECK result tokenizer_decode(
 struct tokenizer_stream {
     unsigned char held[4];
     size_t held_count;
+    bool has_replaced; /* bytes were replaced; reset it at will */
 };
 
 /* Appends the text that became complete with this id: always valid UTF-8.
