@@ -73,10 +73,11 @@ struct tool_result {
     enum tool_status status;
     struct buffer text;    /* for the model: valid UTF-8 without control characters but \n and \t */
     struct buffer output;  /* raw bytes as they came, for the record; empty when text says it all */
-    uint64_t output_bytes; /* produced in all; above output.length when the sandbox cut it */
-    bool text_is_truncated; /* text shows less than output: */
-    uint64_t omitted_at;    /* byte offset in output of what text leaves out, and */
-    uint64_t omitted_bytes; /* how many bytes it leaves out */
+    uint64_t output_bytes; /* produced in all; above output.length when the sandbox cut it: */
+    uint64_t output_gap_at; /* the missing bytes lay at this offset of output */
+    bool text_is_truncated; /* text shows less than was produced: */
+    uint64_t omitted_at;    /* byte offset in output where text leaves off, and */
+    uint64_t omitted_bytes; /* how many bytes it leaves out from there, missing ones included */
     bool has_exit_status;
     int exit_status;    /* of the command; 128 + signal number when a signal ended it */
     int64_t started_ms; /* wall clock, UTC */
@@ -121,11 +122,10 @@ void tool_context_cleanup(struct tool_context **context);
 void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max);
 
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
- * One call at a time per context. Thread: a worker that outlives the call (see
- * sandbox.h); blocks for as long as the tool takes, at most
- * the time limit and the sandbox's kill grace. Expected errors: MEMORY, IO, UNSUPPORTED (the
- * machine cannot confine commands; the message carries reason and remedy). `out` is set in every
- * case and may be deinitialised. */
+ * One call at a time per context. Thread: a worker that outlives the call (see sandbox.h); blocks
+ * for as long as the tool takes, at most the time limit and the sandbox's kill grace. Expected
+ * errors: MEMORY, IO, UNSUPPORTED (the machine cannot confine commands; the message carries reason
+ * and remedy). `out` is set in every case and may be deinitialised. */
 MUST_CHECK result tool_call(
     struct tool_context *context,
     struct view name,
