@@ -297,6 +297,9 @@ static result open_block(struct chat_parser *parser, struct error *error) {
     if (newlines < 2) {
         note_syntax(parser, view_of_text("no blank line before the calls block"));
     }
+    if (!view_equals_text(buffer_view(&parser->tag), " calls")) {
+        note_syntax(parser, buffer_view(&parser->tag));
+    }
     return OK;
 }
 
@@ -307,7 +310,6 @@ static result tag_in_text(struct chat_parser *parser, enum tag_kind kind, struct
     }
     if (!parser->tag_is_closing && kind == TAG_INVOKE) {
         TRY(open_block(parser, error));
-        note_syntax(parser, tag);
         return begin_call(parser, error);
     }
     // Not ours: the marker goes, the characters around it stay.
