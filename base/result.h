@@ -131,7 +131,7 @@ void free_cleanup(void *pointer_to_pointer); /* CLEANUP(free_cleanup) char *text
 void fd_cleanup(const int *fd);              /* CLEANUP(fd_cleanup) int fd = -1; closes when >= 0 */
 void file_cleanup(FILE **file);
 
-_Noreturn void assert_failed(const char *condition, const char *file, int line);
+__attribute__((noreturn)) void assert_failed(const char *condition, const char *file, int line);
 
 /* States what the programmer guarantees; on in release. Foreign input is refused, not asserted. */
 #define ASSERT(condition)                                                                          \

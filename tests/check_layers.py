@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""Style that a machine can check: includes run one way, external headers stay in their files,
+banned calls, header guards, dead files, blanks, paths of a developer's machine, size notices.
+
+Usage: check_layers.py [--compile CC] [--cxx CXX] [ROOT]
+
+With --compile every header is also compiled alone (and those of kernels/ as C++ with --cxx).
+Exit status 1 when anything is wrong; notices do not count. The rules are the tables below.
+"""
+import argparse
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+
+FOLDERS = ["base", "kernels", "engine", "sandbox", "tools", "sessions", "runtime", "tests", "examples"]
+LIBRARIES = ["base", "kernels", "engine", "sandbox", "tools", "sessions"]
+
+# Headers that another folder may include ("public"), beside all of base/.
+ENGINE_PUBLIC = ["engine/engine.h", "engine/tokenizer.h", "engine/chat.h", "engine/limits.h",
+                 "engine/model_inspect.h"]
+SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/beneath.h", "sandbox/command.h"]
+TOOLS_PUBLIC = ["tools/tool.h", "tools/tool_schema.h"]
+SESSIONS_PUBLIC = ["sessions/session.h", "sessions/importer.h", "sessions/exporter.h", "sessions/replay.h"]
+KERNELS_PUBLIC = ["kernels/backend.h", "kernels/tensor.h", "kernels/formats.h"]
+PUBLIC = ["base/*"] + ENGINE_PUBLIC + SANDBOX_PUBLIC + TOOLS_PUBLIC + SESSIONS_PUBLIC + KERNELS_PUBLIC
+
+# Who may include what from other folders. Lower never includes upper.
+ALLOWED = {
+    "base": [],
+    "kernels": ["base/*"],
+    "engine": ["base/*"] + KERNELS_PUBLIC,
+    "sandbox": ["base/*"],
+    "sessions": ["base/*", "engine/chat.h"],
+    "tools": ["base/*", "engine/chat.h"] + SANDBOX_PUBLIC,
+    "runtime": ["base/*"] + ENGINE_PUBLIC + SANDBOX_PUBLIC + TOOLS_PUBLIC + SESSIONS_PUBLIC,
+    "tests": ["*"],
+    "examples": PUBLIC,
+}
+FORBIDDEN = {"kernels": ["base/json.h"]}
+# Exceptions of single files, each with its reason.
+EXTRA = {
+    "sandbox/inner_main.c": [],  # links nothing of ours
+}
+
+# External headers and the files that may touch them.
+EXTERNAL = {
+    "cjson/cJSON.h": ["base/json.c"],
+    "pcre2.h": ["engine/tokenizer*.c"],
+    "utf8proc.h": ["engine/tokenizer*.c", "engine/engram*.c"],
+    "xxhash.h": ["engine/kv_tier.c"],
+    "seccomp.h": ["sandbox/filter.c"],
+    "git2*": ["sandbox/workspace*.c"],
+    "sqlite3.h": ["sessions/session_*.c", "sessions/session_internal.h", "tests/test_sessions*.c",
+                  "tests/fuzz_sessions.c", "tests/sessions_support.c"],
+    "zstd.h": ["sessions/blob.c"],
+    "uv.h": ["runtime/*"],
+    "microhttpd.h": ["runtime/http_server.c"],
+    "curl/*": ["runtime/http_client.c"],
+    "histedit.h": ["runtime/terminal*.c"],
+    "editline/*": ["runtime/terminal*.c"],
+    "md4c*": ["runtime/terminal*.c"],
+    "cuda*": ["kernels/cuda/*"],
+    "cublas*": ["kernels/cuda/*"],
+    "cooperative_groups*": ["kernels/cuda/*"],
+    "immintrin.h": ["kernels/cpu/*"],
+    "cmocka.h": ["tests/*"],
+}
+SYSTEM = re.compile(
+    r"^((sys|linux|asm|netinet|arpa|net)/[\w/.-]+\.h"
+    r"|(alloca|assert|ctype|dirent|errno|fcntl|fenv|float|fnmatch|ftw|getopt|glob|grp|inttypes|langinfo"
+    r"|limits|link|locale|malloc|math|netdb|poll|pthread|pty|pwd|regex|sched|semaphore|setjmp|signal"
+    r"|spawn|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|stdlib|stdnoreturn|string|strings"
+    r"|syscall|termios|threads|time|uchar|unistd|wchar|wctype)\.h)$")
+
+# Calls that a folder of libraries does not make (style.md 17, 36), with the files that may.
+BANNED = {
+    r"(?:exit|_exit|_Exit|quick_exit|abort)": ["base/result.c", "sandbox/*_main.c"],
+    r"(?:printf|puts|putchar|perror)": ["sandbox/*_main.c"],
+    r"(?:system|popen|wordexp)": [],
+    r"(?:setenv|putenv|unsetenv|clearenv|chdir|fchdir|umask)": ["sandbox/*_main.c"],
+    r"(?:rand|srand|random|drand48|strerror_l|gethostbyname|tmpnam|mktemp)": [],
+    r"(?:fork|vfork)": ["sandbox/*"],
+}
+
+# Where a path of somebody's machine may stand: invented data, and the roots a sandbox shows.
+PATH_EXEMPT = ["tests/data/*", "tests/corpus/*", "examples/mini/*", "sandbox/*", "tests/*sandbox*",
+               "tests/check_layers.py"]
+MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:root|work|home/(?!agent\b)\w+)\b")
+LINES_NOTICE = 800
+TEXT_SUFFIXES = {".c", ".h", ".cu", ".cuh", ".py", ".cmake", ".txt", ".md", ".json", ".sql", ".sh", ""}
+DATA = ["tests/data/*", "tests/corpus/*", "examples/mini/*"]
+
+problems, notices = [], []
+
+
+def problem(path, line, text):
+    problems.append(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+
+
+def matches(path, patterns):
+    return any(fnmatch(path, pattern) for pattern in patterns)
+
+
+def list_files(root):
+    """Tracked and new files; without git, all but build folders."""
+    command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard"]
+    names = []
+    if (root / ".git").exists():  # git refuses a tree of another owner: then walk
+        names = subprocess.run(command, capture_output=True).stdout.decode().split("\0")[:-1]
+    if not names:
+        for folder, folders, files in os.walk(root):
+            folders[:] = [f for f in folders if f not in {".git", "build", "__pycache__"}]
+            names += [str((Path(folder) / f).relative_to(root)) for f in files]
+    return sorted(name for name in names if (root / name).is_file())
+
+
+def strip_comments_and_strings(text):
+    """The code with comments and literals blanked, line numbers kept."""
+    token = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+    return token.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def check_include(path, number, name, quoted, files):
+    folder = path.split("/")[0]
+    here = os.path.dirname(path)
+    if not quoted:
+        owners = [files_ for pattern, files_ in EXTERNAL.items() if fnmatch(name, pattern)]
+        if owners and not any(matches(path, files_) for files_ in owners):
+            problem(path, number, f"<{name}> belongs in {', '.join(owners[0])} only")
+        elif not owners and not SYSTEM.match(name):
+            problem(path, number, f"<{name}> is neither a system header nor in the table of this check")
+        return
+    if "/" not in name:
+        if f"{here}/{name}" not in files and name not in GENERATED:
+            problem(path, number, f'"{name}" is not in {here}/; crossing a border names the folder')
+        return
+    if name not in files:
+        problem(path, number, f'"{name}" does not exist')
+        return
+    target = name.split("/")[0]
+    if target == folder:
+        if os.path.dirname(name) == here:
+            problem(path, number, f'"{name}" is at home: include "{os.path.basename(name)}"')
+        return
+    if matches(name, FORBIDDEN.get(folder, [])) or not matches(name, EXTRA.get(path, ALLOWED[folder])):
+        problem(path, number, f'{folder}/ must not include "{name}"')
+
+
+NAMED_BY_PATTERN = ["sandbox/inner_main.c"]  # sandbox/CMakeLists.txt says ${program}_main.c
+GENERATED = set()  # headers made by the build, named in a CMakeLists.txt as .h.in
+
+
+def check_source(path, text, files):
+    for number, line in enumerate(text.split("\n"), 1):
+        found = re.match(r'\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', line)
+        if found:
+            check_include(path, number, found.group(1) or found.group(2), bool(found.group(1)), files)
+    folder = path.split("/")[0]
+    if folder in LIBRARIES:
+        code = strip_comments_and_strings(text)
+        for number, line in enumerate(code.split("\n"), 1):
+            for call, exempt in BANNED.items():
+                found = re.search(rf"(?<![\w.>]){call}\s*\(", line)
+                if found and not matches(path, exempt):
+                    problem(path, number, f"{found.group().strip()}...) is banned in a library folder")
+    lines = text.count("\n")
+    if lines > LINES_NOTICE and "generated" not in text[:600].lower():
+        notices.append(f"{path}: {lines} lines, more than {LINES_NOTICE}")
+
+
+def check_guard(path, text):
+    if not path.endswith(".h"):
+        return
+    name = "HEARTH_" + re.sub(r"[^A-Za-z0-9]", "_", path[:-2]).upper() + "_H"
+    code = strip_comments_and_strings(text)
+    first = re.search(r"\S[^\n]*\n[^\n]*", code)
+    if not first or first.group() != f"#ifndef {name}\n#define {name}":
+        problem(path, 1, f"wants the include guard {name} before anything else")
+
+
+def check_text(path, raw):
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        problem(path, 0, "is not UTF-8")
+        return
+    for number, line in enumerate(text.split("\n"), 1):
+        if line != line.rstrip() and not path.endswith(".md"):
+            problem(path, number, "trailing blanks")
+        if "\t" in line and path.endswith((".c", ".h", ".cu", ".cuh", ".py")):
+            problem(path, number, "a tab")
+        found = MACHINE_PATH.search(line)
+        if found and not matches(path, PATH_EXEMPT):
+            problem(path, number, f"'{found.group()}' is a path of somebody's machine")
+    if raw and not raw.endswith(b"\n"):
+        problem(path, 0, "does not end with a newline")
+
+
+def check_dead(files, texts):
+    """Every source is built by some CMake file, every header is included somewhere."""
+    cmake = "\n".join(t for p, t in texts.items() if p.endswith(("CMakeLists.txt", ".cmake")))
+    included = set()
+    for path, text in texts.items():
+        for name in re.findall(r'#\s*include\s*"([^"]+)"', text):
+            included.add(name if "/" in name else f"{os.path.dirname(path)}/{name}")
+    for path in files:
+        base = os.path.basename(path)
+        built = re.search(rf"(?<![\w.]){re.escape(base)}(?!\w)", cmake) or path in NAMED_BY_PATTERN
+        if path.endswith((".c", ".cu")) and not built:
+            problem(path, 0, "is in no CMake file")
+        if path.endswith((".h", ".cuh")) and path not in included:
+            if matches(path, PUBLIC):
+                notices.append(f"{path}: a public header that nothing includes")
+            else:
+                problem(path, 0, "is included by nothing")
+
+
+def compile_alone(root, path, compiler, standard):
+    language = "c++" if standard.startswith("c++") else "c"
+    source = f'#include "{path}"\n'
+    command = [compiler, f"-std={standard}", "-D_GNU_SOURCE", f"-I{root}", "-Wall", "-Wextra",
+               "-Werror", "-fsyntax-only", "-x", language, "-"]
+    done = subprocess.run(command, input=source.encode(), capture_output=True)
+    if done.returncode != 0:
+        message = done.stderr.decode(errors="replace").strip().split("\n")
+        error = next((line for line in message if "error" in line), message[0])
+        return f"{path}: does not compile alone as {standard}: {error}"
+    return None
+
+
+def check_headers_alone(root, files, options):
+    jobs = []
+    for path in files:
+        if path.endswith(".h") and not matches(path, DATA):
+            jobs.append((path, options.compile, "c17"))
+            if options.cxx and path.startswith("kernels/") and path.count("/") == 1:
+                jobs.append((path, options.cxx, "c++17"))
+    with ThreadPoolExecutor(2) as pool:
+        for result in pool.map(lambda job: compile_alone(root, *job), jobs):
+            if result:
+                problems.append(result)
+    return len(jobs)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compile", metavar="CC")
+    parser.add_argument("--cxx", metavar="CXX")
+    parser.add_argument("root", nargs="?", default=str(Path(__file__).resolve().parent.parent))
+    options = parser.parse_args()
+    root = Path(options.root).resolve()
+    files = list_files(root)
+    known = set(files)
+    GENERATED.update(os.path.basename(p)[:-3] for p in files if p.endswith(".h.in"))
+    texts = {}
+    for path in files:
+        if Path(path).suffix not in TEXT_SUFFIXES or matches(path, DATA):
+            continue
+        raw = (root / path).read_bytes()
+        if b"\0" in raw[:4096]:
+            continue
+        check_text(path, raw)
+        texts[path] = raw.decode(errors="replace")
+    sources = [p for p in texts if p.endswith((".c", ".h", ".cu", ".cuh")) and p.split("/")[0] in FOLDERS]
+    for path in sources:
+        check_source(path, texts[path], known)
+        check_guard(path, texts[path])
+    check_dead(sources, texts)
+    alone = check_headers_alone(root, sources, options) if options.compile else 0
+    for notice in notices:
+        print(f"notice: {notice}")
+    for text in problems:
+        print(text)
+    print(f"{len(texts)} text files, {len(sources)} sources, {alone} headers compiled alone: "
+          f"{len(problems)} problems, {len(notices)} notices")
+    sys.exit(1 if problems else 0)
+
+
+main()

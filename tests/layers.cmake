@@ -1,0 +1,10 @@
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+find_program(HEARTH_CXX NAMES g++ clang++)
+set(layers_cxx)
+if(HEARTH_CXX)
+    set(layers_cxx --cxx ${HEARTH_CXX})
+endif()
+add_test(NAME layers COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/check_layers.py
+    --compile ${CMAKE_C_COMPILER} ${layers_cxx} ${PROJECT_SOURCE_DIR})
+add_test(NAME layers_rules COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_check_layers.py)
+set_tests_properties(layers layers_rules PROPERTIES TIMEOUT 300)
