@@ -1,0 +1,222 @@
+/* Opens a backend by name; checks shapes and dtypes once for all backends before calling the table.
+ *
+ * A wrong shape is a mistake in the engine, so it asserts. What depends on data (ids, positions) is
+ * checked by the engine when the data enters. */
+#include "backend.h"
+
+#include "cpu_backend.h"
+
+result
+backend_open(const struct backend_options *options, struct backend **out, struct error *error) {
+    ASSERT(options != NULL && out != NULL);
+    const char *name = options->name == NULL ? "cpu" : options->name;
+    if (strcmp(name, "cpu") == 0) {
+        return cpu_backend_open(options, out, error);
+    }
+    FAIL(error, UNSUPPORTED, "unknown backend '%s'; this build has: cpu", name);
+}
+
+void backend_close(struct backend *backend) {
+    if (backend == NULL) {
+        return;
+    }
+    ASSERT(strcmp(backend->name, "cpu") == 0);
+    cpu_backend_close(backend);
+}
+
+static bool is_width(int32_t channels) {
+    return channels > 0 && channels % 32 == 0;
+}
+
+static void check_segments(const struct row_segment *segments, int32_t sequences) {
+    int32_t row = 0;
+    ASSERT(sequences >= 0 && (segments != NULL || sequences == 0));
+    for (int32_t s = 0; s < sequences; s++) {
+        ASSERT(segments[s].row >= row);
+        ASSERT(segments[s].count >= 0);
+        ASSERT(segments[s].position >= 0);
+        ASSERT(segments[s].row <= INT32_MAX - segments[s].count);
+        ASSERT(segments[s].position < INT32_MAX - segments[s].count);
+        row = segments[s].row + segments[s].count;
+    }
+}
+
+static void check_source(const struct kv_source_layout *source) {
+    ASSERT(source->ratio == 1 || source->ratio == 2);
+    ASSERT(source->entries == KV_BLOCK_TOKENS / source->ratio);
+}
+
+static void check_weight(const struct weight *weight, int32_t out, int32_t in) {
+    ASSERT(weight->data != NULL);
+    ASSERT(weight->out == out && weight->in == in);
+    bool scaled = weight->dtype == DTYPE_FP8 || weight->dtype == DTYPE_FP4;
+    ASSERT(scaled == (weight->scale != NULL));
+}
+
+void backend_embed(struct backend *backend, const struct embed_op *op) {
+    ASSERT(op->rows >= 0 && op->vocabulary > 0);
+    ASSERT(is_width(op->dim) && op->streams > 0);
+    backend->embed(backend, op);
+}
+
+void backend_stream_mix(struct backend *backend, const struct stream_mix_op *op) {
+    ASSERT(op->rows >= 0 && is_width(op->dim));
+    ASSERT(op->streams == 4);
+    ASSERT(op->sinkhorn_iterations >= 1);
+    backend->stream_mix(backend, op);
+}
+
+void backend_stream_collapse(struct backend *backend, const struct stream_collapse_op *op) {
+    ASSERT(op->rows >= 0 && is_width(op->dim) && op->streams > 0);
+    ASSERT(op->normed != NULL && op->weight != NULL);
+    backend->stream_collapse(backend, op);
+}
+
+void backend_stream_update(struct backend *backend, const struct stream_update_op *op) {
+    ASSERT(op->rows >= 0 && is_width(op->dim));
+    ASSERT(op->streams == 4);
+    backend->stream_update(backend, op);
+}
+
+void backend_norm(struct backend *backend, const struct norm_op *op) {
+    ASSERT(op->rows >= 0 && is_width(op->dim));
+    backend->norm(backend, op);
+}
+
+void backend_quantize(struct backend *backend, const struct quantize_op *op) {
+    ASSERT(op->rows >= 0 && is_width(op->dim));
+    ASSERT(op->y.codes != NULL && op->y.scales != NULL);
+    backend->quantize(backend, op);
+}
+
+void backend_linear(struct backend *backend, const struct linear_op *op) {
+    ASSERT(op->rows >= 0 && op->groups > 0 && op->out > 0);
+    ASSERT(is_width(op->in));
+    ASSERT(op->output_dtype == DTYPE_BF16 || op->output_dtype == DTYPE_F32);
+    check_weight(&op->weight, op->groups * op->out, op->in);
+    if (op->input_dtype == DTYPE_FP8) {
+        ASSERT(op->weight.dtype == DTYPE_FP8 || op->weight.dtype == DTYPE_FP4);
+        ASSERT(op->quantized.codes != NULL && op->quantized.scales != NULL);
+    } else {
+        ASSERT(op->input_dtype == DTYPE_BF16 && op->weight.dtype != DTYPE_FP4);
+        ASSERT(op->input != NULL);
+    }
+    backend->linear(backend, op);
+}
+
+void backend_rope_table(struct backend *backend, const struct rope_table_op *op) {
+    ASSERT(op->rows >= 0 && op->pairs > 0);
+    backend->rope_table(backend, op);
+}
+
+void backend_rotate(struct backend *backend, const struct rotate_op *op) {
+    ASSERT(op->rows >= 0 && op->heads > 0);
+    ASSERT(op->rope_dim > 0 && op->rope_dim % 2 == 0 && op->rope_dim <= op->dim);
+    backend->rotate(backend, op);
+}
+
+void backend_window_pack(struct backend *backend, const struct window_pack_op *op) {
+    ASSERT(op->rows >= 0 && is_width(op->dim));
+    backend->window_pack(backend, op);
+}
+
+void backend_window_commit(struct backend *backend, const struct window_commit_op *op) {
+    ASSERT(is_width(op->dim) && op->window > 0);
+    check_segments(op->segments, op->sequences);
+    backend->window_commit(backend, op);
+}
+
+void backend_compress_pool(struct backend *backend, const struct compress_pool_op *op) {
+    ASSERT(is_width(op->dim));
+    check_segments(op->segments, op->sequences);
+    backend->compress_pool(backend, op);
+}
+
+void backend_entry_store(struct backend *backend, const struct entry_store_op *op) {
+    ASSERT(is_width(op->dim) && is_width(op->index_dim));
+    ASSERT(op->source.main_record_bytes == (size_t)(op->dim / 2 + op->dim / 16));
+    check_source(&op->source);
+    check_segments(op->segments, op->sequences);
+    backend->entry_store(backend, op);
+}
+
+void backend_index_quantize(struct backend *backend, const struct index_quantize_op *op) {
+    ASSERT(op->rows >= 0 && op->heads > 0 && is_width(op->dim));
+    backend->index_quantize(backend, op);
+}
+
+void backend_index_select(struct backend *backend, const struct index_select_op *op) {
+    ASSERT(op->heads > 0 && is_width(op->dim) && op->topk > 0);
+    ASSERT(op->dim <= 1024);
+    check_source(&op->source);
+    check_segments(op->segments, op->sequences);
+    if (op->mode != INDEX_FULL) {
+        ASSERT(op->pool != NULL && op->pool_count != NULL);
+        ASSERT(op->pool_blocks > 0 && op->pool_block_entries > 0);
+    }
+    backend->index_select(backend, op);
+}
+
+void backend_attention(struct backend *backend, const struct attention_op *op) {
+    ASSERT(op->heads > 0 && is_width(op->dim) && op->window > 0);
+    check_segments(op->segments, op->sequences);
+    check_segments(op->fresh_segments, op->sequences);
+    if (op->selected != NULL) {
+        ASSERT(op->selected_count != NULL && op->topk > 0);
+        ASSERT(op->source.main_record_bytes == (size_t)(op->dim / 2 + op->dim / 16));
+        check_source(&op->source);
+    }
+    for (int32_t s = 0; s < op->sequences; s++) {
+        const struct row_segment *queries = &op->segments[s];
+        const struct row_segment *fresh = &op->fresh_segments[s];
+        // every key from the fresh segment's start to the last query is fresh
+        ASSERT(
+            queries->position + queries->count <= fresh->position + fresh->count ||
+            queries->count == 0
+        );
+    }
+    backend->attention(backend, op);
+}
+
+void backend_route(struct backend *backend, const struct route_op *op) {
+    ASSERT(op->rows >= 0 && op->experts > 0);
+    ASSERT(op->chosen > 0 && op->chosen <= op->experts);
+    backend->route(backend, op);
+}
+
+static void check_expert(const struct expert_weights *expert, int32_t dim, int32_t hidden) {
+    check_weight(&expert->w1, hidden, dim);
+    check_weight(&expert->w3, hidden, dim);
+    check_weight(&expert->w2, dim, hidden);
+}
+
+void backend_experts(struct backend *backend, const struct experts_op *op) {
+    ASSERT(op->rows >= 0 && op->experts > 0);
+    ASSERT(op->chosen > 0 && op->chosen <= op->experts);
+    ASSERT(is_width(op->dim) && is_width(op->hidden));
+    check_expert(op->shared, op->dim, op->hidden);
+    for (int32_t i = 0; i < op->rows * op->chosen; i++) {
+        ASSERT(op->ids[i] >= 0 && op->ids[i] < op->experts);
+        check_expert(&op->routed[op->ids[i]], op->dim, op->hidden);
+    }
+    backend->experts(backend, op);
+}
+
+void backend_engram_gather(struct backend *backend, const struct engram_gather_op *op) {
+    ASSERT(op->rows >= 0 && op->columns > 0 && is_width(op->dim));
+    backend->engram_gather(backend, op);
+}
+
+void backend_engram_gate(struct backend *backend, const struct engram_gate_op *op) {
+    ASSERT(op->rows >= 0 && op->streams > 0 && is_width(op->dim));
+    backend->engram_gate(backend, op);
+}
+
+void backend_keep_rows(struct backend *backend, const struct keep_rows_op *op) {
+    ASSERT(op->sequences >= 0 && op->row_bytes > 0);
+    for (int32_t s = 0; s < op->sequences; s++) {
+        ASSERT(op->to[s].count <= op->from[s].count);
+        ASSERT(op->to[s].row <= op->from[s].row + op->from[s].count - op->to[s].count);
+    }
+    backend->keep_rows(backend, op);
+}
