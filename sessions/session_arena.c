@@ -67,6 +67,7 @@ result arena_copy(struct arena *arena, struct view bytes, struct view *out, stru
     }
     void *place = NULL;
     TRY(arena_allocate(arena, bytes.length, &place, error));
+    ASSERT(place != NULL);
     memcpy(place, bytes.data, bytes.length);
     *out = view_of(place, bytes.length);
     return OK;
@@ -87,7 +88,9 @@ result arena_grow(
     }
     void *grown = NULL;
     TRY(arena_allocate(arena, bytes, &grown, error));
+    ASSERT(grown != NULL);
     if (count > 0) {
+        ASSERT(*items != NULL);
         memcpy(grown, *items, count * item_bytes);
     }
     *items = grown;

@@ -531,6 +531,21 @@ static void search_finds_lines_and_names(void **state) {
     );
 }
 
+static void search_goes_through_deep_trees_in_order(void **state) {
+    struct bench *bench = *state;
+    bench_call(bench, "write", "{\"path\":\"b/x/1\",\"content\":\"needle\"}");
+    bench_call(bench, "write", "{\"path\":\"a/y/2\",\"content\":\"needle\"}");
+    bench_call(bench, "write", "{\"path\":\"a/z\",\"content\":\"needle\"}");
+    bench_call(bench, "write", "{\"path\":\"c\",\"content\":\"needle\"}");
+    bench_expect(
+        bench,
+        "search",
+        "{\"text\":\"needle\"}",
+        TOOL_OK,
+        "c:1: needle\na/z:1: needle\na/y/2:1: needle\nb/x/1:1: needle"
+    );
+}
+
 static void search_is_bounded(void **state) {
     struct bench *bench = *state;
     CLEANUP(buffer_deinit) struct buffer content = {NULL, 0, 0, 0};
@@ -661,6 +676,7 @@ int main(void) {
         BENCH_TEST(finish_ends_the_task),
         BENCH_TEST(list_shows_names_in_order),
         BENCH_TEST(search_finds_lines_and_names),
+        BENCH_TEST(search_goes_through_deep_trees_in_order),
         BENCH_TEST(search_is_bounded),
         BENCH_TEST(cancel_ends_all_later_calls),
         cmocka_unit_test(time_limit_stops_a_search),

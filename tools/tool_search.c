@@ -1,12 +1,13 @@
 /* search: an exact text in the files of the workspace, or in their names.
  *
- * Walks without recursion in order of names; `.git`, links, binary and very large files are left
+ * Walks without recursion, of each directory first its files and then its directories in order of
+ * names; `.git`, links, binary and very large files are left
  * out, and so is everything past the limits: the answer says what was not looked at.
  */
 #include "tool_internal.h"
 
 #define SEARCH_MATCHES_MAX     ((size_t)200)
-#define SEARCH_DIRECTORIES_MAX ((size_t)20000) /* waiting to be walked */
+#define SEARCH_WAITING_BYTES   ((size_t)4 << 20) /* paths of directories still to be walked */
 #define SEARCH_FILES_MAX       ((size_t)100000)
 #define SEARCH_FILE_BYTES_MAX  BENEATH_READ_BYTES_MAX
 #define SEARCH_LINE_CHARACTERS 200
@@ -21,39 +22,34 @@ struct search {
     size_t files;         /* looked at */
     size_t skipped_files; /* binary, too large or unreadable */
     struct buffer scratch;
-    char **directories; /* a stack, relative paths */
-    size_t directory_count;
-    size_t directory_capacity;
+    struct buffer waiting; /* a stack of relative paths, each with a NUL behind it */
 };
 
 static void search_cleanup(struct search *search) {
-    for (size_t i = 0; i < search->directory_count; i++) {
-        free(search->directories[i]);
-    }
-    free(search->directories);
     buffer_deinit(&search->scratch);
+    buffer_deinit(&search->waiting);
 }
 
 static result push_directory(struct search *search, const char *path, struct error *error) {
-    if (search->directory_count == SEARCH_DIRECTORIES_MAX) {
+    size_t bytes = strlen(path) + 1;
+    if (bytes > SEARCH_WAITING_BYTES - search->waiting.length) {
         search->is_full = true;
         return OK;
     }
-    if (search->directory_count == search->directory_capacity) {
-        size_t capacity = search->directory_capacity == 0 ? 64 : 2 * search->directory_capacity;
-        char **grown = realloc(search->directories, capacity * sizeof *grown);
-        if (grown == NULL) {
-            FAIL(error, MEMORY, "search: %zu directories", capacity);
-        }
-        search->directories = grown;
-        search->directory_capacity = capacity;
+    return buffer_append(&search->waiting, view_of(path, bytes), error);
+}
+
+static void pop_directory(struct search *search, char path[TOOL_PATH_BYTES]) {
+    struct buffer *waiting = &search->waiting;
+    ASSERT(waiting->length > 0);
+    size_t begin = waiting->length - 1; // the NUL of the last path
+    while (begin > 0 && waiting->data[begin - 1] != '\0') {
+        begin -= 1;
     }
-    char *copy = strdup(path);
-    if (copy == NULL) {
-        FAIL(error, MEMORY, "search: a path");
-    }
-    search->directories[search->directory_count++] = copy;
-    return OK;
+    size_t bytes = waiting->length - begin;
+    ASSERT(bytes <= TOOL_PATH_BYTES);
+    memcpy(path, waiting->data + begin, bytes);
+    waiting->length = begin;
 }
 
 /* Begins a line of the answer with the path; false when the answer is full. */
@@ -121,6 +117,14 @@ static result search_content(struct search *search, const char *path, struct err
     return OK;
 }
 
+/* The path of an entry; false when it is deeper than paths can be. */
+static bool join_path(char path[TOOL_PATH_BYTES], const char *folder, const char *name) {
+    bool at_top = strcmp(folder, ".") == 0;
+    int length =
+        snprintf(path, TOOL_PATH_BYTES, "%s%s%s", at_top ? "" : folder, at_top ? "" : "/", name);
+    return length > 0 && (size_t)length < TOOL_PATH_BYTES;
+}
+
 static result visit_entry(
     struct search *search,
     const char *folder,
@@ -128,14 +132,8 @@ static result visit_entry(
     struct error *error
 ) {
     char path[TOOL_PATH_BYTES];
-    bool at_top = strcmp(folder, ".") == 0;
-    int length =
-        snprintf(path, sizeof path, "%s%s%s", at_top ? "" : folder, at_top ? "" : "/", entry->name);
-    if (length <= 0 || (size_t)length >= sizeof path) {
-        search->skipped_files += 1; // deeper than paths can be
-        return OK;
-    }
-    if (strcmp(entry->name, ".git") == 0) {
+    if (!join_path(path, folder, entry->name)) {
+        search->skipped_files += 1;
         return OK;
     }
     if (search->in_names && view_find(view_of_text(entry->name), search->text, 0) != SIZE_MAX) {
@@ -145,9 +143,6 @@ static result visit_entry(
             TRY(buffer_append_byte(&search->out->text, '/', error));
         }
     }
-    if (entry->info.kind == BENEATH_DIRECTORY) {
-        return push_directory(search, path, error);
-    }
     if (entry->info.kind != BENEATH_FILE) {
         return OK;
     }
@@ -156,9 +151,14 @@ static result visit_entry(
     return search->in_names ? OK : search_content(search, path, error);
 }
 
+static bool is_ignored(const struct beneath_entry *entry) {
+    return strcmp(entry->name, ".git") == 0;
+}
+
 /* Walks one directory from the stack; `*stop` when the answer is final. */
 static result visit_directory(struct search *search, bool *stop, struct error *error) {
-    CLEANUP(free_cleanup) char *folder = search->directories[--search->directory_count];
+    char folder[TOOL_PATH_BYTES];
+    pop_directory(search, folder);
     CLEANUP(beneath_list_deinit) struct beneath_list list = {NULL, 0, false};
     struct error why = {0};
     struct beneath *root = search->context->root;
@@ -167,19 +167,23 @@ static result visit_directory(struct search *search, bool *stop, struct error *e
         return OK;
     }
     search->is_full = search->is_full || list.truncated;
-    size_t first = search->directory_count;
     for (size_t i = 0; i < list.count && !search->is_full; i++) {
         TRY(tool_should_stop(search->context, search->out, stop, error));
         if (*stop) {
             return OK;
         }
-        TRY(visit_entry(search, folder, &list.entries[i], error));
+        if (!is_ignored(&list.entries[i])) {
+            TRY(visit_entry(search, folder, &list.entries[i], error));
+        }
     }
-    // The stack gives the last one first: reversed, so that names come in order.
-    for (size_t i = first, j = search->directory_count; i + 1 < j; i++, j--) {
-        char *other = search->directories[j - 1];
-        search->directories[j - 1] = search->directories[i];
-        search->directories[i] = other;
+    // The stack gives the last one first: pushed backwards, names come in order.
+    for (size_t i = list.count; i > 0; i--) {
+        const struct beneath_entry *entry = &list.entries[i - 1];
+        char path[TOOL_PATH_BYTES];
+        if (entry->info.kind == BENEATH_DIRECTORY && !is_ignored(entry) &&
+            join_path(path, folder, entry->name)) {
+            TRY(push_directory(search, path, error));
+        }
     }
     return OK;
 }
@@ -229,6 +233,7 @@ result tool_run_search(
     search.text = tool_argument(arguments, "text");
     search.in_names = view_equals_text(tool_argument(arguments, "in"), "names");
     buffer_init(&search.scratch, 2 * SEARCH_FILE_BYTES_MAX);
+    buffer_init(&search.waiting, SEARCH_WAITING_BYTES);
     if (search.text.length == 0) {
         return tool_answer(out, TOOL_REFUSED, error, "error: the text to search for is empty");
     }
@@ -253,7 +258,7 @@ result tool_run_search(
     out->status = TOOL_OK;
     TRY(push_directory(&search, path, error));
     bool stop = false;
-    while (search.directory_count > 0 && !search.is_full && !stop) {
+    while (search.waiting.length > 0 && !search.is_full && !stop) {
         TRY(visit_directory(&search, &stop, error));
     }
     return stop ? OK : end_answer(&search, error);
