@@ -175,7 +175,7 @@ MUST_CHECK result model_measure(
 );
 
 /* The same checks, then maps the shards read-only and resolves every role; weights are paged in
- * when they are first used. The files must not be truncated while the model is open: touching a
+ * when they are first used, only the scales of FP8 matrices are looked through. The files must not be truncated while the model is open: touching a
  * page that is gone is a SIGBUS, which no check here can prevent. */
 MUST_CHECK result model_open(const char *directory, struct model **out, struct error *error);
 void model_close(struct model *model);

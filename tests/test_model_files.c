@@ -452,6 +452,39 @@ static void checkpoint_files_of_other_kinds_are_refused(void **state) {
     expect(&nowhere, RESULT_NOT_FOUND, "/nonexistent/model");
 }
 
+static void checkpoint_fp8_scale_out_of_range_is_refused(void **state) {
+    (void)state;
+    struct fixture f;
+    fixture_open(&f, 1);
+    fixture_write(&f);
+    struct safetensors *files = NULL;
+    struct error error;
+    assert_true(is_ok(safetensors_open(f.folder, false, &files, &error)));
+    size_t at = safetensors_find(files, view_of_text("layers.3.attn.wq_b.scale"));
+    uint64_t offset = safetensors_at(files, at)->begin + 5;
+    safetensors_close(files);
+    char path[512];
+    int length = snprintf(path, sizeof path, "%s/model.safetensors", f.folder);
+    assert_true(length > 0 && (size_t)length < sizeof path);
+    const unsigned char bytes[] = {246, 247, 255};
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        CLEANUP(file_cleanup) FILE *file = fopen(path, "r+b");
+        assert_non_null(file);
+        assert_int_equal(fseek(file, (long)offset, SEEK_SET), 0);
+        assert_int_equal(fputc(bytes[i], file), bytes[i]);
+        assert_int_equal(fflush(file), 0);
+        struct model *model = NULL;
+        result opened = model_open(f.folder, &model, &error);
+        assert_int_equal(opened.code, i == 0 ? RESULT_OK : RESULT_CORRUPT);
+        if (i > 0) {
+            assert_non_null(strstr(error.message, "'layers.3.attn.wq_b.scale' has scale byte"));
+            assert_non_null(strstr(error.message, "at 5"));
+        }
+        model_close(model);
+    }
+    fixture_close(&f);
+}
+
 static void model_digest_depends_on_every_part(void **state) {
     (void)state;
     char digests[4][65];
@@ -492,6 +525,7 @@ int main(void) {
         cmocka_unit_test(checkpoint_tensor_in_two_shards_is_refused),
         cmocka_unit_test(checkpoint_index_of_other_shape_is_refused),
         cmocka_unit_test(checkpoint_files_of_other_kinds_are_refused),
+        cmocka_unit_test(checkpoint_fp8_scale_out_of_range_is_refused),
         cmocka_unit_test(model_digest_depends_on_every_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
