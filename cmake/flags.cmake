@@ -1,5 +1,6 @@
 # One interface target carries warnings, hardening and sanitizers; every target links it.
 add_library(hearth_flags INTERFACE)
+target_include_directories(hearth_flags INTERFACE ${PROJECT_SOURCE_DIR}) # "engine/chat.h"
 
 set(common_warnings
     -Wall -Wextra -Wpedantic -Werror -Wshadow -Wconversion -Wsign-conversion -Wstrict-prototypes
