@@ -11,9 +11,10 @@
  *         for each call: session_call_start, the tool, session_call_finish
  *     -> session_finish
  *
- * A crash leaves sessions, turns and calls open; the next writer marks them interrupted. Readers
- * (SESSION_READ_ONLY) work beside a writer. All calls block on the disk: they are meant for one
- * worker thread; a store must not be used by two threads at the same time.
+ * A crash leaves sessions, turns and calls open; the next writer marks them interrupted, and
+ * readers already show them so while no writer lives. Readers (SESSION_READ_ONLY) work beside a
+ * writer. All calls block on the disk: they are meant for one worker thread; a store must not be
+ * used by two threads at the same time.
  *
  * Expected errors of every append: IO (disk full, read-only: the message says which), TIMEOUT
  * (another program holds the database lock), CORRUPT (damaged database), LIMIT (a value over its

@@ -36,8 +36,9 @@ struct session_store {
     struct session_lock lock;
     struct clock clock;
     enum session_mode mode;
-    bool is_batch;     /* between begin and commit or rollback */
-    bool batch_failed; /* an append in it failed: it can only be rolled back */
+    bool is_batch;       /* between begin and commit or rollback */
+    bool batch_failed;   /* an append in it failed: it can only be rolled back */
+    bool writer_is_gone; /* of the running query: nobody is there to finish what is open */
     int64_t interrupted_count;
     size_t statement_count;
     struct session_statement_slot statements[SESSION_STATEMENTS_MAX];
@@ -122,6 +123,8 @@ MUST_CHECK result session_lock_acquire(
     struct session_lock *out, const char *directory, const char *program, struct error *error
 );
 void session_lock_release(struct session_lock *lock);
+/* Whether a writer lives; takes nothing. */
+bool session_lock_is_held(const char *directory);
 /* Name of a network file system by statfs' f_type, or null for a local one. */
 const char *session_network_file_system(long type);
 

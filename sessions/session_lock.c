@@ -1,15 +1,15 @@
 /* The state directory and its one writer.
  *
- * The lock is flock() on a file that names the holder. The kernel drops it when the holder dies,
- * so a stale lock cannot exist; the name left in the file then tells the next writer that its
- * predecessor never closed the store.
+ * The lock is a write lock of an open file description (F_OFD_SETLK) on a file that names the
+ * holder. The kernel drops it when the holder dies, so a stale lock cannot exist; the name left in
+ * the file then tells the next writer that its predecessor never closed the store. Readers can ask
+ * whether it is held without taking it, which flock() cannot offer.
  */
 #include "session_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -178,9 +178,12 @@ result session_lock_acquire(
             strerror(code)
         );
     }
-    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    struct flock whole = {0};
+    whole.l_type = F_WRLCK;
+    whole.l_whence = SEEK_SET;
+    if (fcntl(fd, F_OFD_SETLK, &whole) != 0) {
         int code = errno;
-        if (code == EWOULDBLOCK) {
+        if (code == EAGAIN || code == EACCES) {
             return fail_locked(fd, directory, error);
         }
         FAIL_FOREIGN(error, IO, code, "%s: cannot be locked: %s", path, strerror(code));
@@ -213,4 +216,17 @@ void session_lock_release(struct session_lock *lock) {
     (void)emptied;
     (void)close(lock->fd);
     lock->fd = -1;
+}
+
+bool session_lock_is_held(const char *directory) {
+    char path[SESSION_PATH_BYTES];
+    int length = snprintf(path, sizeof path, "%s/%s", directory, SESSION_LOCK_NAME);
+    if (length <= 0 || (size_t)length >= sizeof path) {
+        return false;
+    }
+    CLEANUP(fd_cleanup) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    struct flock whole = {0};
+    whole.l_type = F_RDLCK; // what a descriptor for reading may ask about
+    whole.l_whence = SEEK_SET;
+    return fd >= 0 && fcntl(fd, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
 }

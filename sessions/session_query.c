@@ -189,6 +189,9 @@ static result read_summary(
     *number = take_i64(&row);
     summary.id = take_id(&row);
     summary.status = (enum session_status)take_small(&row, SESSION_INTERRUPTED, "session.status");
+    if (summary.status == SESSION_RUNNING && statement->store->writer_is_gone) {
+        summary.status = SESSION_INTERRUPTED;
+    }
     summary.created_ms = take_i64(&row);
     summary.ended_ms = take_i64(&row);
     summary.exit_status = take_i64(&row);
@@ -213,10 +216,19 @@ static result read_summary(
     return OK;
 }
 
-/* A read transaction, unless a batch is open, which already is one. */
+/* A read transaction, unless a batch is open, which already is one. Readers also find out whether
+ * what they are about to see as running has anybody left to finish it. */
 static result read_begin(struct session_store *store, bool *opened, struct error *error) {
     *opened = !store->is_batch;
-    return *opened ? store_execute(store, "BEGIN", error) : OK;
+    if (!*opened) {
+        return OK;
+    }
+    bool was_held = store->mode == SESSION_READ_WRITE || session_lock_is_held(store->directory);
+    // The first read fixes the picture. A writer seen before or after it may own what is open in
+    // it: one that ended in between, or one that has just begun.
+    TRY(store_execute(store, "BEGIN; SELECT number FROM session LIMIT 1", error));
+    store->writer_is_gone = !was_held && !session_lock_is_held(store->directory);
+    return OK;
 }
 
 static void read_end(struct session_store *store, bool opened) {
@@ -242,7 +254,8 @@ static result fill_list(
         store,
         "SELECT " SUMMARY_COLUMNS " FROM session WHERE (?1 = 0 OR created_ms < ?1)"
         " AND (?2 = 0 OR created_ms >= ?2) AND (?3 = '' OR workspace = ?3)"
-        " AND (?4 < 0 OR status = ?4) AND (?5 = '' OR instr(lower(task), lower(?5)) > 0)"
+        " AND (?4 < 0 OR iif(status = 0 AND ?7, 4, status) = ?4) AND (?5 = '' OR "
+        "instr(lower(task), lower(?5)) > 0)"
         " ORDER BY created_ms DESC, number DESC LIMIT ?6",
         error
     ));
@@ -252,6 +265,7 @@ static result fill_list(
     statement_bind_i64(&s, 4, filter->has_status ? (int64_t)filter->status : -1);
     statement_bind_text(&s, 5, filter->task_part);
     statement_bind_i64(&s, 6, (int64_t)count_max + 1);
+    statement_bind_i64(&s, 7, store->writer_is_gone ? 1 : 0);
     struct session_list *list = &owner->list;
     for (;;) {
         bool found = false;
@@ -518,6 +532,9 @@ static result read_call(
     call->number = take_i64(&row);
     call->status =
         (enum session_call_status)take_small(&row, SESSION_CALL_INTERRUPTED, "call.status");
+    if (call->status == SESSION_CALL_STARTED && loader->store->writer_is_gone) {
+        call->status = SESSION_CALL_INTERRUPTED;
+    }
     call->name = take_bytes(&row);
     call->arguments = take_bytes(&row);
     call->text = take_bytes(&row);

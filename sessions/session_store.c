@@ -412,6 +412,31 @@ static int open_connection(struct session_store *store, const char *name, int fl
     return sqlite3_exec(database, "PRAGMA cell_size_check=ON", NULL, NULL, NULL);
 }
 
+/* A database that nobody can be writing, in a directory that cannot be written: no locks needed. */
+static result open_immutable(struct session_store *store, int busy_ms, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer name = {NULL, 0, 0, 0};
+    buffer_init(&name, (size_t)4 * SESSION_PATH_BYTES);
+    TRY(buffer_append_text(&name, "file:", error));
+    for (const char *p = store->path; *p != '\0'; p++) {
+        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
+                     (*p >= '0' && *p <= '9') || strchr("/._-", *p) != NULL;
+        TRY(plain ? buffer_append_byte(&name, (unsigned char)*p, error)
+                  : buffer_append_format(&name, error, "%%%02X", (unsigned)(unsigned char)*p));
+    }
+    TRY(buffer_append_text(&name, "?immutable=1", error));
+    int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
+    int code = open_connection(store, buffer_text(&name), flags, busy_ms);
+    return code == SQLITE_OK ? OK : store_fail(store, code, error);
+}
+
+static bool log_is_empty(const struct session_store *store) {
+    char log[SESSION_PATH_BYTES];
+    struct stat info;
+    int length = snprintf(log, sizeof log, "%s-wal", store->path);
+    return length > 0 && (size_t)length < sizeof log &&
+           (stat(log, &info) != 0 || info.st_size == 0);
+}
+
 static result open_reader(struct session_store *store, int busy_ms, struct error *error) {
     struct stat info;
     if (stat(store->path, &info) != 0) {
@@ -432,30 +457,13 @@ static result open_reader(struct session_store *store, int busy_ms, struct error
         return OK;
     }
     code = code == SQLITE_OK ? sqlite3_extended_errcode(store->database) : code;
-    char log[SESSION_PATH_BYTES];
-    int length = snprintf(log, sizeof log, "%s-wal", store->path);
-    bool log_is_empty =
-        length > 0 && (size_t)length < sizeof log && (stat(log, &info) != 0 || info.st_size == 0);
     bool cannot_open = (code & 0xFF) == SQLITE_CANTOPEN || (code & 0xFF) == SQLITE_READONLY;
-    if (!cannot_open || !log_is_empty) {
+    if (!cannot_open || !log_is_empty(store)) {
         return store_fail(store, code, error);
     }
-    // A read-only directory, closed in order: nobody can be writing, so no locks are needed.
     (void)sqlite3_close(store->database);
     store->database = NULL;
-    CLEANUP(buffer_deinit) struct buffer name = {NULL, 0, 0, 0};
-    buffer_init(&name, 4 * SESSION_PATH_BYTES);
-    TRY(buffer_append_text(&name, "file:", error));
-    for (const char *p = store->path; *p != '\0'; p++) {
-        bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
-                     (*p >= '0' && *p <= '9') || strchr("/._-", *p) != NULL;
-        TRY(plain ? buffer_append_byte(&name, (unsigned char)*p, error)
-                  : buffer_append_format(&name, error, "%%%02X", (unsigned)(unsigned char)*p));
-    }
-    TRY(buffer_append_text(&name, "?immutable=1", error));
-    int flags = SQLITE_OPEN_READONLY | SQLITE_OPEN_URI;
-    code = open_connection(store, buffer_text(&name), flags, busy_ms);
-    return code == SQLITE_OK ? OK : store_fail(store, code, error);
+    return open_immutable(store, busy_ms, error);
 }
 
 static result

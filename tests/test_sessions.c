@@ -251,6 +251,43 @@ static void second_writer_is_refused_and_readers_work(void **state) {
     assert_int_equal(session_store_interrupted_count(store), 1);
 }
 
+static size_t count_status(struct session_store *store, enum session_status status) {
+    struct session_filter filter = {0};
+    filter.has_status = true;
+    filter.status = status;
+    CLEANUP(session_list_cleanup) struct session_list *list = NULL;
+    MUST(session_list_load(store, &filter, &list, &must_error));
+    for (size_t i = 0; i < list->count; i++) {
+        assert_int_equal(list->sessions[i].status, status);
+    }
+    return list->count;
+}
+
+static void open_steps_are_interrupted_once_their_writer_is_gone(void **state) {
+    const struct folder *folder = *state;
+    struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
+    struct session_id session = make_session(store, "a");
+    struct session_id agent = make_agent(store, &session);
+    (void)start_call(store, make_turn(store, &agent));
+    CLEANUP(session_store_cleanup) struct session_store *reader = NULL;
+    reader = open_or_fail(folder, SESSION_READ_ONLY);
+    assert_int_equal(count_status(reader, SESSION_RUNNING), 1);
+    assert_int_equal(count_status(store, SESSION_RUNNING), 1);
+    assert_int_equal(count_status(reader, SESSION_INTERRUPTED), 0);
+    session_store_cleanup(&store);
+    assert_int_equal(count_status(reader, SESSION_RUNNING), 0);
+    assert_int_equal(count_status(reader, SESSION_INTERRUPTED), 1);
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    MUST(session_load(reader, &session, NULL, &tree, &must_error));
+    assert_int_equal(tree->session.status, SESSION_INTERRUPTED);
+    assert_int_equal(tree->agents[0].turns[0].calls[0].status, SESSION_CALL_INTERRUPTED);
+    // The next writer says the same and makes it lasting.
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    assert_int_equal(session_store_interrupted_count(store), 2);
+    assert_int_equal(count_status(reader, SESSION_INTERRUPTED), 1);
+    session_store_cleanup(&store);
+}
+
 static void files_are_private(void **state) {
     const struct folder *folder = *state;
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
@@ -408,6 +445,7 @@ int main(void) {
         STORE_TEST(value_over_its_maximum_is_refused),
         STORE_TEST(batch_with_a_failure_leaves_nothing),
         STORE_TEST(second_writer_is_refused_and_readers_work),
+        STORE_TEST(open_steps_are_interrupted_once_their_writer_is_gone),
         STORE_TEST(files_are_private),
         STORE_TEST(directory_open_to_others_is_refused_unless_empty),
         STORE_TEST(reader_without_records_says_so),

@@ -134,6 +134,16 @@ static void small_limit_of_the_sandbox_still_tells_the_gap(void **state) {
     assert_int_equal(called->omitted_bytes, 5000 - called->output.length);
 }
 
+static void changed_trusted_files_are_told_to_the_user(void **state) {
+    struct bench *bench = *state;
+    expect(bench, "echo x > notes", TOOL_OK, "[exit 0]");
+    assert_string_equal(bench->result.notice, "");
+    run(bench, "echo x > .envrc");
+    if (bench->result.exit_status == 0) { // where the sandbox lets it be written it must be told
+        assert_non_null(strstr(bench->result.notice, ".envrc"));
+    }
+}
+
 static void time_limit_ends_the_command(void **state) {
     struct bench *bench = *state;
     tool_context_limit_time(bench->context, 500);
@@ -257,6 +267,7 @@ int main(void) {
         BENCH_TEST(long_output_keeps_1200_and_1000_characters),
         BENCH_TEST(output_above_the_sandbox_limit_says_how_much_is_gone),
         BENCH_TEST(small_limit_of_the_sandbox_still_tells_the_gap),
+        BENCH_TEST(changed_trusted_files_are_told_to_the_user),
         BENCH_TEST(time_limit_ends_the_command),
         BENCH_TEST(cancel_from_another_thread_ends_the_command),
         BENCH_TEST(second_cancel_does_not_wait_for_a_polite_end),

@@ -16,9 +16,10 @@
 #define TOOL_ARGUMENTS_BYTES_MAX ((size_t)4 << 20)  /* a whole file may be an argument */
 #define TOOL_FILE_BYTES_MAX      ((size_t)8 << 20)  /* largest file read, edited or written */
 #define TOOL_TEXT_BYTES_DEFAULT  ((size_t)32 << 10) /* shown of a file, listing or search */
-#define TOOL_SHELL_TEXT_MAX      2400               /* characters of shell output shown whole */
-#define TOOL_SHELL_TEXT_HEAD     1200               /* characters kept in front when it is longer */
-#define TOOL_SHELL_TEXT_TAIL     1000               /* and behind */
+#define TOOL_NOTICE_BYTES        480
+#define TOOL_SHELL_TEXT_MAX      2400 /* characters of shell output shown whole */
+#define TOOL_SHELL_TEXT_HEAD     1200 /* characters kept in front when it is longer */
+#define TOOL_SHELL_TEXT_TAIL     1000 /* and behind */
 
 struct sandbox;
 struct sandbox_policy;
@@ -83,6 +84,8 @@ struct tool_result {
     int64_t started_ms; /* wall clock, UTC */
     int64_t duration_ms;
     bool ends_task; /* the finish tool was called; text is its summary */
+    /* For the user, not the model: changed files that programs on the host act upon. "": none. */
+    char notice[TOOL_NOTICE_BYTES];
 };
 
 void tool_result_init(struct tool_result *value);

@@ -108,13 +108,9 @@ result tool_should_stop(
         return tool_answer(out, TOOL_CANCELLED, error, "error: cancelled");
     }
     if (clock_monotonic_ms(&context->options.clock) >= context->deadline_ms) {
-        return tool_answer(
-            out,
-            TOOL_TIMEOUT,
-            error,
-            "error: stopped after %lld ms",
-            (long long)context->time_ms_max
-        );
+        char line[TOOL_STOPPED_BYTES];
+        tool_stopped_text(line, context->time_ms_max);
+        return tool_answer(out, TOOL_TIMEOUT, error, "%s", line);
     }
     *stop = false;
     return OK;

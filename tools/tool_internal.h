@@ -46,6 +46,10 @@ MUST_CHECK result tool_answer(
     struct tool_result *out, enum tool_status status, struct error *error, const char *format, ...
 ) PRINTF_LIKE(4, 5);
 
+/* "error: stopped after 120 s" (or ms where it is no whole second) into `line`. */
+#define TOOL_STOPPED_BYTES 64
+void tool_stopped_text(char line[TOOL_STOPPED_BYTES], int64_t limit_ms);
+
 /* Whether the running call has to stop; then the answer says why (TOOL_CANCELLED, TOOL_TIMEOUT). */
 MUST_CHECK result tool_should_stop(
     struct tool_context *context, struct tool_result *out, bool *stop, struct error *error

@@ -82,15 +82,16 @@ run_to_end(struct tool_context *context, struct sandbox_call *call, struct error
 
 /* Lines between output and "[exit N]" when something beside the command ended it. */
 static result append_reason(
+    int64_t limit_ms,
     const struct sandbox_policy *policy,
     const struct sandbox_outcome *outcome,
     struct buffer *text,
     struct error *error
 ) {
     if (outcome->end == SANDBOX_TIMED_OUT) {
-        return buffer_append_format(
-            text, error, "error: stopped after %lld ms\n", (long long)policy->wall_ms
-        );
+        char line[TOOL_STOPPED_BYTES];
+        tool_stopped_text(line, limit_ms);
+        return buffer_append_format(text, error, "%s\n", line);
     }
     if (outcome->end == SANDBOX_CANCELLED) {
         return buffer_append_text(text, "error: cancelled\n", error);
@@ -141,6 +142,7 @@ static int exit_status_of(const struct sandbox_outcome *outcome) {
 }
 
 static result describe(
+    int64_t limit_ms,
     const struct sandbox_policy *policy,
     const struct sandbox_call *call,
     struct tool_result *out,
@@ -171,8 +173,16 @@ static result describe(
     if (out->text.length > 0) {
         TRY(buffer_append_byte(&out->text, '\n', error));
     }
-    TRY(append_reason(policy, outcome, &out->text, error));
+    TRY(append_reason(limit_ms, policy, outcome, &out->text, error));
     out->status = status_of(outcome->end);
+    if (outcome->trust_changes[0] != '\0') {
+        (void)snprintf( // cut on purpose
+            out->notice,
+            sizeof out->notice,
+            "changed files that programs outside of the sandbox act upon: %.400s",
+            outcome->trust_changes
+        );
+    }
     out->has_exit_status = true;
     out->exit_status = exit_status_of(outcome);
     return buffer_append_format(&out->text, error, "[exit %d]", out->exit_status);
@@ -245,5 +255,9 @@ result tool_run_shell(
     if (outcome->end == SANDBOX_LAUNCH_FAILED) {
         FAIL(error, IO, "the sandbox did not start: %s", outcome->reason);
     }
-    return describe(&policy, call, out, error);
+    // What was promised, not the little that this call's preparation took from it.
+    int64_t own_ms = context->options.policy->wall_ms;
+    bool own_is_lower = own_ms > 0 && own_ms < context->time_ms_max;
+    int64_t limit_ms = own_is_lower ? own_ms : context->time_ms_max;
+    return describe(limit_ms, &policy, call, out, error);
 }

@@ -36,6 +36,18 @@ result tool_answer(
     return sandbox_sanitise(view_of(line, bytes), 0, &out->text, error);
 }
 
+void tool_stopped_text(char line[TOOL_STOPPED_BYTES], int64_t limit_ms) {
+    bool whole = limit_ms % 1000 == 0;
+    int length = snprintf(
+        line,
+        TOOL_STOPPED_BYTES,
+        "error: stopped after %lld %s",
+        (long long)(whole ? limit_ms / 1000 : limit_ms),
+        whole ? "s" : "ms"
+    );
+    ASSERT(length > 0 && length < TOOL_STOPPED_BYTES);
+}
+
 struct view tool_argument(struct json_value arguments, const char *name) {
     struct view text = {NULL, 0};
     (void)json_as_string(json_get(arguments, name), &text);
