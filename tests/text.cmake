@@ -5,3 +5,4 @@ hearth_test(test_tokenizer SOURCES test_tokenizer.c test_tokenizer_json.c test_s
 # Reads JSON strings and writes their ids, for tests/compare_tokenizer.
 add_executable(tokens_cli tokens_cli.c)
 target_link_libraries(tokens_cli PRIVATE engine base)
+hearth_test(test_chat SOURCES test_chat.c test_tokenizer_json.c LIBRARIES engine base)
