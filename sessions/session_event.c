@@ -68,9 +68,12 @@ static void write_json_text(struct json_writer *writer, const char *name, struct
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     // Depth stays below the reader's limit with the levels around it.
     const struct json_limits limits = {0, 0, 32};
-    if (is_ok(json_parse(text, &limits, &document, NULL))) {
+    result status = json_parse(text, &limits, &document, writer->error);
+    if (is_ok(status)) {
         json_write_key(writer, name);
         json_write_raw(writer, json_raw(json_root(document)));
+    } else if (status.code == RESULT_MEMORY && is_ok(writer->status)) {
+        writer->status = status;
     } else {
         write_bytes(writer, name, text);
     }

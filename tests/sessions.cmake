@@ -3,3 +3,6 @@ hearth_test(test_sessions SOURCES test_sessions.c sessions_support.c LIBRARIES s
 hearth_test(test_sessions_damage SOURCES test_sessions_damage.c sessions_support.c
     LIBRARIES sessions ${SQLITE3_LIBRARY})
 hearth_fuzz(fuzz_sessions SOURCES fuzz_sessions.c LIBRARIES sessions)
+hearth_test(test_sessions_memory SOURCES test_sessions_memory.c sessions_support.c failing_memory.c
+    LIBRARIES sessions)
+target_link_options(test_sessions_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)

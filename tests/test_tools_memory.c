@@ -1,0 +1,93 @@
+/* Each allocation of a tool call fails once: the call ends with MEMORY or is not disturbed, and the
+ * file it works on is old or new, never half. Leaks are the sanitizer build's to find. */
+#include "failing_memory.h"
+#include "tools_support.h"
+
+#define ALLOCATIONS_MAX 5000
+
+/* Returns how many allocations were made to fail until the call went through. */
+static size_t fail_each(struct bench *bench, const char *name, const char *arguments) {
+    for (size_t nth = 1; nth < ALLOCATIONS_MAX; nth++) {
+        bench_put(bench, "a.py", view_of_text("x = 1\r\ny = 2\r\n"));
+        tool_result_deinit(&bench->result);
+        struct error error = {0};
+        failing_memory_arm(nth);
+        result status = tool_call(
+            bench->context, view_of_text(name), view_of_text(arguments), &bench->result, &error
+        );
+        bool fired = failing_memory_fired();
+        failing_memory_arm(0);
+        CLEANUP(buffer_deinit) struct buffer content = {NULL, 0, 0, 0};
+        bench_get(bench, "a.py", &content);
+        struct view now = buffer_view(&content);
+        assert_true(
+            view_equals_text(now, "x = 1\r\ny = 2\r\n") ||
+            view_equals_text(now, "x = 1\r\ny = 3\r\n") || view_equals_text(now, "whole")
+        );
+        if (!fired) {
+            assert_true(is_ok(status));
+            return nth - 1;
+        }
+        if (is_failed(status)) {
+            assert_int_equal(status.code, RESULT_MEMORY);
+        }
+    }
+    fail_msg("%s needs over %d allocations", name, ALLOCATIONS_MAX);
+    return 0;
+}
+
+static void every_failed_allocation_is_told(void **state) {
+    (void)state;
+    static const char *const calls[][2] = {
+        {"read", "{\"path\":\"a.py\"}"},
+        {"edit", "{\"path\":\"a.py\",\"old\":\"x = 1\\ny = 2\",\"new\":\"x = 1\\ny = 3\"}"},
+        {"write", "{\"path\":\"a.py\",\"content\":\"whole\"}"},
+        {"write", "{\"path\":\"d/e/a.py\",\"content\":\"x\"}"},
+        {"list", "{}"},
+        {"search", "{\"text\":\"x\"}"},
+        {"finish", "{\"summary\":\"done\"}"},
+        {"read", "{\"path\":\"gone\"}"},
+        {"nothing", "{}"},
+        {"read", "{}"},
+    };
+    struct bench bench;
+    bench_open(&bench, NULL, NULL);
+    size_t failed = 0;
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        failed += fail_each(&bench, calls[i][0], calls[i][1]);
+    }
+    assert_true(failed > COUNT_OF(calls));
+    print_message("%zu failed allocations\n", failed);
+    bench_close(&bench);
+}
+
+static void context_is_made_whole_or_not_at_all(void **state) {
+    (void)state;
+    struct tool_context_options options = {0};
+    options.workspace = "/tmp";
+    options.clock = clock_real();
+    for (size_t nth = 1; nth < ALLOCATIONS_MAX; nth++) {
+        struct tool_context *context = NULL;
+        struct error error = {0};
+        failing_memory_arm(nth);
+        result status = tool_context_create(&context, &options, &error);
+        bool fired = failing_memory_fired();
+        failing_memory_arm(0);
+        assert_int_equal(is_ok(status), context != NULL);
+        tool_context_destroy(context);
+        if (!fired) {
+            assert_true(is_ok(status) && nth > 1);
+            return;
+        }
+        assert_int_equal(status.code, RESULT_MEMORY);
+    }
+    fail_msg("a context needs over %d allocations", ALLOCATIONS_MAX);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_failed_allocation_is_told),
+        cmocka_unit_test(context_is_made_whole_or_not_at_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
