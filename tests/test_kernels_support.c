@@ -38,7 +38,7 @@ struct backend *kernels_open(const char *isa, int32_t threads) {
         .name = "cpu",
         .threads = threads,
         .isa = isa,
-        .rows_max = 300,
+        .rows_max = 40,
         .dim_max = 20480,
         .context_max = 20000,
         .model_dim = 5120,
@@ -56,6 +56,41 @@ struct backend *kernels_open(const char *isa, int32_t threads) {
         fail_msg("cannot open cpu/%s: %s", isa, error.message);
     }
     return backend;
+}
+
+void kernels_same_everywhere(
+    const char *what, kernels_case *execute, void *context, void *out, size_t bytes
+) {
+    static const int32_t steps[3] = {KERNELS_ALL_ROWS, 1, 3};
+    const char *isas[3];
+    size_t isa_count = kernels_isas(isas);
+    unsigned char *expected = NULL;
+    char where[160];
+    for (size_t i = 0; i < isa_count; i++) {
+        for (int32_t threads = 1; threads <= 3; threads++) {
+            struct backend *backend = kernels_open(isas[i], threads);
+            for (size_t step = 0; step < COUNT_OF(steps); step++) {
+                memset(out, 0, bytes);
+                execute(backend, steps[step], context);
+                if (expected == NULL) {
+                    expected = kernels_memory(bytes);
+                    memcpy(expected, out, bytes);
+                }
+                int length = snprintf(
+                    where,
+                    sizeof where,
+                    "%s on %s, %d threads, %d rows a call",
+                    what,
+                    isas[i],
+                    threads,
+                    steps[step]
+                );
+                assert_true(length > 0 && (size_t)length < sizeof where);
+                kernels_expect_same(out, expected, bytes, where);
+            }
+            backend_close(backend);
+        }
+    }
 }
 
 uint64_t numbers_next(struct numbers *numbers) {

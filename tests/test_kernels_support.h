@@ -10,6 +10,15 @@ size_t kernels_isas(const char *names[3]);
 /* Opens the CPU backend with limits that hold for every test; fails the test when it cannot. */
 struct backend *kernels_open(const char *isa, int32_t threads);
 
+/* Runs `execute` on every instruction set, with 1, 2 and 3 threads, all rows at once and 1 and 3 rows
+ * a call, and demands the bits of plain C with one thread and all rows in `out`, which is cleared
+ * before each run. `execute` handles `step` rows a call. */
+typedef void kernels_case(struct backend *backend, int32_t step, void *context);
+void kernels_same_everywhere(
+    const char *what, kernels_case *execute, void *context, void *out, size_t bytes
+);
+#define KERNELS_ALL_ROWS (1 << 20)
+
 /* splitmix64; the seed makes a test's numbers. */
 struct numbers {
     uint64_t state;
