@@ -6,3 +6,5 @@ hearth_test(test_tokenizer SOURCES test_tokenizer.c test_tokenizer_json.c test_s
 add_executable(tokens_cli tokens_cli.c)
 target_link_libraries(tokens_cli PRIVATE engine base)
 hearth_test(test_chat SOURCES test_chat.c test_tokenizer_json.c LIBRARIES engine base)
+hearth_test(test_chat_parser SOURCES test_chat_parser.c test_tokenizer_json.c LIBRARIES engine base)
+hearth_test(test_chat_wording SOURCES test_chat_wording.c test_tokenizer_json.c LIBRARIES engine base)
