@@ -13,6 +13,13 @@ backend_open(const struct backend_options *options, struct backend **out, struct
     if (strcmp(name, "cpu") == 0) {
         return cpu_backend_open(options, out, error);
     }
+    if (strcmp(name, "cuda") == 0) {
+        FAIL(
+            error,
+            UNSUPPORTED,
+            "the backend 'cuda' cannot run a model yet: only some of its kernels exist; use cpu"
+        );
+    }
     FAIL(error, UNSUPPORTED, "unknown backend '%s'; this build has: cpu", name);
 }
 
