@@ -93,7 +93,7 @@ const char *buffer_text(const struct buffer *buffer) {
 
 result buffer_reserve(struct buffer *buffer, size_t extra, struct error *error) {
     size_t need = 0;
-    if (!size_add(buffer->length, extra, &need) || need > buffer->ceiling) {
+    if (!size_add(buffer->length, extra, &need) || need > buffer->ceiling || need == SIZE_MAX) {
         FAIL(
             error,
             LIMIT,
@@ -111,7 +111,7 @@ result buffer_reserve(struct buffer *buffer, size_t extra, struct error *error) 
     while (capacity < need) {
         capacity *= 2;
     }
-    if (capacity > buffer->ceiling + 1) {
+    if (capacity - 1 > buffer->ceiling) { // a ceiling of SIZE_MAX has no successor
         capacity = buffer->ceiling + 1;
     }
     unsigned char *data = realloc(buffer->data, capacity);

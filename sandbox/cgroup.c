@@ -329,7 +329,7 @@ result cgroup_create(
         }
     }
     if (status == 0) {
-        at = "its limits";
+        at = group.path[CGROUP_MEMORY][0] != '\0' ? group.path[CGROUP_MEMORY] : at;
         status = set_limits(&group, limits);
     }
     if (status != 0) {

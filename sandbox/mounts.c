@@ -23,6 +23,8 @@
 #include "resolve.h"
 
 #define SMALL_FILE_BYTES ((size_t)64 << 10)
+#define LOCK_TRIES_MAX   250U
+#define LOCK_PAUSE_US    1000
 
 void mounts_close(struct mounts *mounts) {
     for (size_t i = 0; i < mounts->read_only_count; i++) {
@@ -176,7 +178,13 @@ static result lock_workspace(struct mounts *mounts, struct error *error) {
         FAIL_FOREIGN(error, IO, errno, "locking the workspace: %s", strerror(errno));
     }
     socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-    if (bind(mounts->lock_fd, (const struct sockaddr *)&address, bytes) != 0) {
+    // A child that another thread is just starting holds a copy of our last lock until its exec.
+    int status = bind(mounts->lock_fd, (const struct sockaddr *)&address, bytes);
+    for (unsigned i = 0; status != 0 && errno == EADDRINUSE && i < LOCK_TRIES_MAX; i++) {
+        (void)usleep(LOCK_PAUSE_US);
+        status = bind(mounts->lock_fd, (const struct sockaddr *)&address, bytes);
+    }
+    if (status != 0) {
         FAIL_FOREIGN(
             error, LIMIT, errno, "another command is running in workspace '%s'", mounts->workspace
         );

@@ -1,0 +1,848 @@
+/* Snapshots as trees in a bare repository of our own; the only file that includes libgit2.
+ *
+ * libgit2 stores objects, decides what .gitignore ignores and compares trees. The working tree
+ * itself is read and written here, by descriptors that the kernel resolves beneath the root: a
+ * path function of a library would follow a symlink that a command just planted. The index file is
+ * a cache of "this file, as stat saw it, is that object", so unchanged files are not read again.
+ */
+#include "workspace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <git2.h>
+#include <git2/sys/repository.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "resolve.h"
+
+#define PATH_BYTES_MAX     ((size_t)4000)
+#define FILES_MAX          ((size_t)500000)
+#define DIRECTORIES_MAX    ((size_t)500000)
+#define RECENT_NS          (INT64_C(2) * 1000000000) /* a file changed this recently is read again */
+#define SKIPPED_SHOWN_MAX  400
+#define SNAPSHOT_REFERENCE "refs/heads/snapshots"
+#define COMPRESSION        1 /* zlib; the first snapshot of a large tree is bound by it */
+
+struct workspace {
+    char *directory;
+    int root_fd;
+    git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
+    git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
+    git_index *cache;
+    unsigned calls; /* atomic */
+};
+
+static result git_failed(struct error *error, int status, const char *what) {
+    const git_error *last = git_error_last();
+    const char *message = last != NULL && last->message != NULL ? last->message : "unknown error";
+    enum result_code code = status == GIT_ENOTFOUND ? RESULT_NOT_FOUND : RESULT_IO;
+    return error_set(error, code, status, __FILE__, __LINE__, "%s: %.300s", what, message);
+}
+
+#define TRY_GIT(call, what)                                                                        \
+    do {                                                                                           \
+        int status_ = (call);                                                                      \
+        if (status_ < 0) {                                                                         \
+            return git_failed(error, status_, (what));                                             \
+        }                                                                                          \
+    } while (0)
+
+static void tree_cleanup(git_tree **tree) {
+    git_tree_free(*tree);
+}
+
+static void commit_cleanup(git_commit **commit) {
+    git_commit_free(*commit);
+}
+
+static void signature_cleanup(git_signature **signature) {
+    git_signature_free(*signature);
+}
+
+static void diff_cleanup(git_diff **diff) {
+    git_diff_free(*diff);
+}
+
+static void patch_cleanup(git_patch **patch) {
+    git_patch_free(*patch);
+}
+
+static void blob_cleanup(git_blob **blob) {
+    git_blob_free(*blob);
+}
+
+static void directory_cleanup(DIR **directory) {
+    if (*directory != NULL) {
+        closedir(*directory);
+    }
+}
+
+/* ---- open ----------------------------------------------------------------------------------- */
+
+/* Nothing of the user's or the system's git configuration may apply: no filters, no excludes, no
+ * attributes. These are settings of the whole process; no one else here uses libgit2. */
+static result prepare_library(struct error *error) {
+    TRY_GIT(git_libgit2_init(), "libgit2");
+    static const int levels[] = {
+        GIT_CONFIG_LEVEL_SYSTEM,
+        GIT_CONFIG_LEVEL_XDG,
+        GIT_CONFIG_LEVEL_GLOBAL,
+        GIT_CONFIG_LEVEL_PROGRAMDATA,
+    };
+    for (size_t i = 0; i < COUNT_OF(levels); i++) {
+        TRY_GIT(git_libgit2_opts(GIT_OPT_SET_SEARCH_PATH, levels[i], ""), "libgit2 search path");
+    }
+    // Objects were just written or found; asking the store again for each entry costs a stat.
+    TRY_GIT(git_libgit2_opts(GIT_OPT_ENABLE_STRICT_OBJECT_CREATION, 0), "libgit2 options");
+    return OK;
+}
+
+static result open_repository(const char *store, git_repository **out, struct error *error) {
+    git_repository_init_options options;
+    TRY_GIT(
+        git_repository_init_options_init(&options, GIT_REPOSITORY_INIT_OPTIONS_VERSION),
+        "libgit2 options"
+    );
+    options.flags = GIT_REPOSITORY_INIT_BARE | GIT_REPOSITORY_INIT_MKDIR |
+                    GIT_REPOSITORY_INIT_MKPATH | GIT_REPOSITORY_INIT_NO_DOTGIT_DIR;
+    options.mode = 0700;
+    git_repository *repository = NULL;
+    TRY_GIT(git_repository_init_ext(&repository, store, &options), "opening the snapshot store");
+    char objects[PATH_BYTES_MAX + 16];
+    (void)snprintf(objects, sizeof objects, "%sobjects", git_repository_path(repository));
+    git_odb *database = NULL;
+    git_odb_backend *loose = NULL;
+    int status = git_odb_new(&database);
+    if (status == 0) {
+        status = git_odb_backend_loose(&loose, objects, COMPRESSION, 0, 0700, 0400);
+    }
+    if (status == 0) {
+        status = git_odb_add_backend(database, loose, 1);
+    }
+    if (status == 0) {
+        status = git_repository_set_odb(repository, database);
+    }
+    git_odb_free(database); // the repository holds its own reference
+    if (status < 0) {
+        git_repository_free(repository);
+        return git_failed(error, status, "opening the snapshot store");
+    }
+    *out = repository;
+    return OK;
+}
+
+static bool is_within(const char *path, const char *directory) {
+    size_t length = strlen(directory);
+    return strncmp(path, directory, length) == 0 && (path[length] == '\0' || path[length] == '/');
+}
+
+static result open_parts(
+    struct workspace *workspace, const char *directory, const char *store, struct error *error
+) {
+    workspace->directory = realpath(directory, NULL);
+    if (workspace->directory == NULL && errno == ENOENT) {
+        FAIL_FOREIGN(error, NOT_FOUND, errno, "workspace '%.300s' does not exist", directory);
+    }
+    if (workspace->directory == NULL || strlen(workspace->directory) > PATH_BYTES_MAX) {
+        FAIL_FOREIGN(
+            error, INVALID_INPUT, errno, "workspace '%.300s': %s", directory, strerror(errno)
+        );
+    }
+    workspace->root_fd =
+        resolve_open(AT_FDCWD, workspace->directory, O_RDONLY | O_DIRECTORY, 0, RESOLVE_PLAIN);
+    if (workspace->root_fd < 0) {
+        FAIL_FOREIGN(
+            error, INVALID_INPUT, errno, "workspace '%.300s': %s", directory, strerror(errno)
+        );
+    }
+    if (store[0] != '/' || strlen(store) > PATH_BYTES_MAX) {
+        FAIL(error, INVALID_INPUT, "snapshot store '%.300s' must be an absolute path", store);
+    }
+    TRY(prepare_library(error));
+    TRY(open_repository(store, &workspace->repository, error));
+    CLEANUP(free_cleanup) char *real_store = realpath(store, NULL);
+    if (real_store == NULL || is_within(real_store, workspace->directory)) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "snapshot store '%.200s' lies in the workspace '%.200s'",
+            store,
+            workspace->directory
+        );
+    }
+    TRY(open_repository(store, &workspace->ignore, error));
+    TRY_GIT(
+        git_repository_set_workdir(workspace->ignore, workspace->directory, 0),
+        "attaching the workspace"
+    );
+    char cache[PATH_BYTES_MAX + 32];
+    (void)snprintf(cache, sizeof cache, "%s/stat-cache", real_store);
+    TRY_GIT(git_index_open(&workspace->cache, cache), "opening the snapshot cache");
+    return OK;
+}
+
+/* A store inside the tree is refused before anything is made there. */
+static result check_store(const char *directory, const char *store, struct error *error) {
+    CLEANUP(free_cleanup) char *real = realpath(directory, NULL);
+    if (real != NULL && is_within(store, real)) {
+        FAIL(error, INVALID_INPUT, "snapshot store '%.300s' lies in the workspace", store);
+    }
+    return OK;
+}
+
+result workspace_open(
+    const char *directory, const char *store, struct workspace **out, struct error *error
+) {
+    TRY(check_store(directory, store, error));
+    struct workspace *workspace = calloc(1, sizeof *workspace);
+    if (workspace == NULL) {
+        FAIL(error, MEMORY, "no memory for a workspace");
+    }
+    workspace->root_fd = -1;
+    result opened = open_parts(workspace, directory, store, error);
+    if (is_failed(opened)) {
+        workspace_close(workspace);
+        return opened;
+    }
+    *out = workspace;
+    return OK;
+}
+
+void workspace_close(struct workspace *workspace) {
+    if (workspace == NULL) {
+        return;
+    }
+    git_index_free(workspace->cache);
+    git_repository_free(workspace->ignore);
+    git_repository_free(workspace->repository);
+    fd_cleanup(&workspace->root_fd);
+    free(workspace->directory);
+    free(workspace);
+}
+
+void workspace_cleanup(struct workspace **workspace) {
+    workspace_close(*workspace);
+    *workspace = NULL;
+}
+
+void workspace_call_begin(struct workspace *workspace) {
+    // Relaxed: only the count matters, and restore is asked by the thread that begins calls.
+    __atomic_fetch_add(&workspace->calls, 1, __ATOMIC_RELAXED);
+}
+
+void workspace_call_end(struct workspace *workspace) {
+    unsigned before = __atomic_fetch_sub(&workspace->calls, 1, __ATOMIC_RELAXED);
+    ASSERT(before > 0);
+}
+
+/* ---- snapshot ------------------------------------------------------------------------------- */
+
+/* Directories still to visit, as paths below the root; and the entries found so far. */
+struct walk {
+    struct workspace *workspace;
+    char **directories;
+    size_t directory_count;
+    size_t directory_capacity;
+    git_index *found;
+    int64_t now_ns;
+    struct workspace_snapshot *snapshot;
+};
+
+static void walk_deinit(struct walk *walk) {
+    for (size_t i = 0; i < walk->directory_count; i++) {
+        free(walk->directories[i]);
+    }
+    free(walk->directories);
+    git_index_free(walk->found);
+}
+
+static void note_skipped(struct workspace_snapshot *snapshot, const char *path) {
+    snapshot->skipped += 1;
+    size_t used = strlen(snapshot->skipped_names);
+    size_t length = strlen(path);
+    if (used + length + 2 < SKIPPED_SHOWN_MAX && utf8_is_valid(view_of(path, length))) {
+        (void)snprintf(
+            snapshot->skipped_names + used,
+            sizeof snapshot->skipped_names - used,
+            "%s%s",
+            used > 0 ? " " : "",
+            path
+        );
+    }
+}
+
+static result push_directory(struct walk *walk, const char *path, struct error *error) {
+    if (walk->directory_count >= DIRECTORIES_MAX) {
+        FAIL(error, LIMIT, "more than %zu directories in the workspace", DIRECTORIES_MAX);
+    }
+    if (walk->directory_count == walk->directory_capacity) {
+        size_t capacity = walk->directory_capacity == 0 ? 64 : walk->directory_capacity * 2;
+        char **grown = realloc(walk->directories, capacity * sizeof *grown);
+        if (grown == NULL) {
+            FAIL(error, MEMORY, "no memory to walk the workspace");
+        }
+        walk->directories = grown;
+        walk->directory_capacity = capacity;
+    }
+    char *copy = strdup(path);
+    if (copy == NULL) {
+        FAIL(error, MEMORY, "no memory for a path");
+    }
+    walk->directories[walk->directory_count++] = copy;
+    return OK;
+}
+
+static int64_t to_ns(const struct timespec *time) {
+    return (int64_t)time->tv_sec * 1000000000 + time->tv_nsec;
+}
+
+static void fill_entry(git_index_entry *entry, const char *path, const struct stat *about) {
+    *entry = (git_index_entry){
+        .ctime = {(int32_t)about->st_ctim.tv_sec, (uint32_t)about->st_ctim.tv_nsec},
+        .mtime = {(int32_t)about->st_mtim.tv_sec, (uint32_t)about->st_mtim.tv_nsec},
+        .dev = (uint32_t)about->st_dev,
+        .ino = (uint32_t)about->st_ino,
+        .uid = (uint32_t)about->st_uid,
+        .gid = (uint32_t)about->st_gid,
+        .file_size = (uint32_t)about->st_size,
+        .path = path,
+    };
+    if (S_ISLNK(about->st_mode)) {
+        entry->mode = GIT_FILEMODE_LINK;
+    } else {
+        entry->mode =
+            (about->st_mode & S_IXUSR) != 0 ? GIT_FILEMODE_BLOB_EXECUTABLE : GIT_FILEMODE_BLOB;
+    }
+}
+
+/* Whether the cache knows this very file; its object is then taken over. */
+static bool take_cached(const struct walk *walk, git_index_entry *entry) {
+    const git_index_entry *known = git_index_get_bypath(walk->workspace->cache, entry->path, 0);
+    if (known == NULL || known->mode != entry->mode || known->ino != entry->ino ||
+        known->dev != entry->dev || known->file_size != entry->file_size ||
+        known->mtime.seconds != entry->mtime.seconds ||
+        known->mtime.nanoseconds != entry->mtime.nanoseconds ||
+        known->ctime.seconds != entry->ctime.seconds ||
+        known->ctime.nanoseconds != entry->ctime.nanoseconds) {
+        return false;
+    }
+    entry->id = known->id;
+    return true;
+}
+
+/* Bytes of a regular file or of a symlink's target. False: it changed or cannot be read. */
+static bool
+read_content(int directory, const char *name, const struct stat *about, struct buffer *out) {
+    if (S_ISLNK(about->st_mode)) {
+        char target[PATH_BYTES_MAX];
+        ssize_t length = readlinkat(directory, name, target, sizeof target);
+        return length >= 0 && (size_t)length < sizeof target &&
+               is_ok(buffer_append(out, view_of(target, (size_t)length), NULL));
+    }
+    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+    CLEANUP(fd_cleanup) int fd = openat(directory, name, flags);
+    struct stat opened;
+    if (fd < 0 || fstat(fd, &opened) != 0 || opened.st_ino != about->st_ino ||
+        !S_ISREG(opened.st_mode)) {
+        return false;
+    }
+    unsigned char bytes[65536];
+    for (;;) {
+        ssize_t got = read(fd, bytes, sizeof bytes);
+        if (got == 0) {
+            return true;
+        }
+        if (got < 0 || is_failed(buffer_append(out, view_of(bytes, (size_t)got), NULL))) {
+            return false;
+        }
+    }
+}
+
+static result add_file(
+    struct walk *walk,
+    int directory,
+    const char *name,
+    const char *path,
+    const struct stat *about,
+    struct error *error
+) {
+    git_index_entry entry;
+    fill_entry(&entry, path, about);
+    if (!take_cached(walk, &entry)) {
+        CLEANUP(buffer_deinit) struct buffer content;
+        buffer_init(&content, (size_t)WORKSPACE_FILE_BYTES_MAX);
+        if (!read_content(directory, name, about, &content)) {
+            note_skipped(walk->snapshot, path);
+            return OK;
+        }
+        TRY_GIT(
+            git_blob_create_from_buffer(
+                &entry.id, walk->workspace->repository, content.data, content.length
+            ),
+            "storing a file"
+        );
+        // Two changes within the clock's step look alike: such an entry must not be trusted.
+        if (walk->now_ns - to_ns(&about->st_ctim) < RECENT_NS) {
+            entry.ctime = (git_index_time){0, 0};
+        }
+    }
+    if (git_index_add(walk->found, &entry) < 0) { // a name that git refuses to hold
+        note_skipped(walk->snapshot, path);
+        return OK;
+    }
+    walk->snapshot->files += 1;
+    if (walk->snapshot->files > FILES_MAX) {
+        FAIL(error, LIMIT, "more than %zu files in the workspace", FILES_MAX);
+    }
+    return OK;
+}
+
+static bool is_ignored(const struct walk *walk, const char *path, bool is_directory) {
+    char text[PATH_BYTES_MAX + 2];
+    (void)snprintf(text, sizeof text, "%s%s", path, is_directory ? "/" : "");
+    int ignored = 0;
+    return git_ignore_path_is_ignored(&ignored, walk->workspace->ignore, text) == 0 && ignored != 0;
+}
+
+static result look_at(
+    struct walk *walk, int directory, const char *parent, const char *name, struct error *error
+) {
+    char path[PATH_BYTES_MAX];
+    int length = snprintf(path, sizeof path, "%s%s%s", parent, parent[0] != '\0' ? "/" : "", name);
+    struct stat about;
+    if (fstatat(directory, name, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+        return OK; // removed meanwhile
+    }
+    if (length < 0 || (size_t)length >= sizeof path) {
+        note_skipped(walk->snapshot, name);
+        return OK;
+    }
+    if (strcasecmp(name, ".git") == 0 || is_ignored(walk, path, S_ISDIR(about.st_mode))) {
+        return OK;
+    }
+    if (S_ISDIR(about.st_mode)) {
+        return push_directory(walk, path, error);
+    }
+    bool can_hold = S_ISREG(about.st_mode) || S_ISLNK(about.st_mode);
+    if (!can_hold || (uint64_t)about.st_size > WORKSPACE_FILE_BYTES_MAX) {
+        note_skipped(walk->snapshot, path);
+        return OK;
+    }
+    return add_file(walk, directory, name, path, &about, error);
+}
+
+static result visit(struct walk *walk, const char *path, struct error *error) {
+    const char *name = path[0] == '\0' ? "." : path;
+    int fd =
+        resolve_open(walk->workspace->root_fd, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_CONFINE);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        return OK;
+    }
+    CLEANUP(directory_cleanup) DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    if (directory == NULL) {
+        if (fd >= 0) {
+            close(fd);
+        }
+        note_skipped(walk->snapshot, name); // no permission, another file system, a symlink now
+        return OK;
+    }
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+            TRY(look_at(walk, dirfd(directory), path, entry->d_name, error));
+        }
+    }
+    return OK;
+}
+
+static result scan(struct walk *walk, git_oid *tree, struct error *error) {
+    struct workspace *workspace = walk->workspace;
+    TRY_GIT(git_index_new(&walk->found), "snapshot");
+    TRY(push_directory(walk, "", error));
+    while (walk->directory_count > 0) {
+        CLEANUP(free_cleanup) char *path = walk->directories[--walk->directory_count];
+        TRY(visit(walk, path, error));
+    }
+    TRY_GIT(git_index_write_tree_to(tree, walk->found, workspace->repository), "storing a tree");
+    TRY_GIT(git_index_clear(workspace->cache), "snapshot cache");
+    size_t count = git_index_entrycount(walk->found);
+    for (size_t i = 0; i < count; i++) {
+        const git_index_entry *entry = git_index_get_byindex(walk->found, i);
+        TRY_GIT(git_index_add(workspace->cache, entry), "snapshot cache");
+    }
+    TRY_GIT(git_index_write(workspace->cache), "writing the snapshot cache");
+    return OK;
+}
+
+static result find_last(struct workspace *workspace, git_commit **out, struct error *error) {
+    git_oid id;
+    int status = git_reference_name_to_id(&id, workspace->repository, SNAPSHOT_REFERENCE);
+    if (status == GIT_ENOTFOUND) {
+        return OK; // the first snapshot
+    }
+    TRY_GIT(status, "reading the last snapshot");
+    TRY_GIT(git_commit_lookup(out, workspace->repository, &id), "reading the last snapshot");
+    return OK;
+}
+
+/* A tree like the last one is the last snapshot: no change, no commit. */
+static result commit_tree(
+    struct workspace *workspace,
+    const git_oid *tree_id,
+    const char *message,
+    git_oid *out,
+    struct error *error
+) {
+    CLEANUP(commit_cleanup) git_commit *last = NULL;
+    TRY(find_last(workspace, &last, error));
+    if (last != NULL && git_oid_equal(git_commit_tree_id(last), tree_id)) {
+        *out = *git_commit_id(last);
+        return OK;
+    }
+    CLEANUP(tree_cleanup) git_tree *tree = NULL;
+    TRY_GIT(git_tree_lookup(&tree, workspace->repository, tree_id), "reading a tree");
+    CLEANUP(signature_cleanup) git_signature *author = NULL;
+    TRY_GIT(
+        git_signature_new(&author, "hearth", "hearth@localhost", (git_time_t)time(NULL), 0),
+        "snapshot author"
+    );
+    const git_commit *parents[1] = {last};
+    TRY_GIT(
+        git_commit_create(
+            out,
+            workspace->repository,
+            SNAPSHOT_REFERENCE,
+            author,
+            author,
+            "UTF-8",
+            message,
+            tree,
+            last != NULL ? 1 : 0,
+            parents
+        ),
+        "storing a snapshot"
+    );
+    return OK;
+}
+
+result workspace_take_snapshot(
+    struct workspace *workspace,
+    const char *message,
+    struct workspace_snapshot *out,
+    struct error *error
+) {
+    struct workspace_snapshot snapshot = {.files = 0};
+    struct timespec now;
+    int status = clock_gettime(CLOCK_REALTIME, &now);
+    ASSERT(status == 0);
+    CLEANUP(walk_deinit)
+    struct walk walk = {
+        .workspace = workspace,
+        .now_ns = to_ns(&now),
+        .snapshot = &snapshot,
+    };
+    git_oid tree;
+    TRY(scan(&walk, &tree, error));
+    git_oid commit;
+    TRY(commit_tree(workspace, &tree, message, &commit, error));
+    git_oid_tostr(snapshot.commit, sizeof snapshot.commit, &commit);
+    *out = snapshot;
+    return OK;
+}
+
+/* ---- compare -------------------------------------------------------------------------------- */
+
+static result
+find_tree(struct workspace *workspace, const char *text, git_tree **out, struct error *error) {
+    git_oid id;
+    if (strlen(text) != WORKSPACE_COMMIT_BYTES - 1 || git_oid_fromstr(&id, text) < 0) {
+        FAIL(error, NOT_FOUND, "'%.60s' is not the name of a snapshot", text);
+    }
+    CLEANUP(commit_cleanup) git_commit *commit = NULL;
+    int status = git_commit_lookup(&commit, workspace->repository, &id);
+    if (status < 0) {
+        FAIL_FOREIGN(error, NOT_FOUND, status, "there is no snapshot %s", text);
+    }
+    TRY_GIT(git_commit_tree(out, commit), "reading a snapshot");
+    return OK;
+}
+
+static result compare_trees(
+    struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
+) {
+    git_diff_options options;
+    TRY_GIT(git_diff_options_init(&options, GIT_DIFF_OPTIONS_VERSION), "libgit2 options");
+    options.flags = GIT_DIFF_INCLUDE_TYPECHANGE;
+    TRY_GIT(
+        git_diff_tree_to_tree(out, workspace->repository, from, to, &options), "comparing snapshots"
+    );
+    return OK;
+}
+
+static enum workspace_change change_of(git_delta_t status) {
+    if (status == GIT_DELTA_ADDED) {
+        return WORKSPACE_ADDED;
+    }
+    if (status == GIT_DELTA_DELETED) {
+        return WORKSPACE_DELETED;
+    }
+    return status == GIT_DELTA_TYPECHANGE ? WORKSPACE_TYPE : WORKSPACE_MODIFIED;
+}
+
+static result add_patch(
+    git_diff *diff,
+    size_t index,
+    struct workspace_difference *difference,
+    struct buffer *text,
+    struct error *error
+) {
+    CLEANUP(patch_cleanup) git_patch *patch = NULL;
+    TRY_GIT(git_patch_from_diff(&patch, diff, index), "comparing a file");
+    // Flags are only known once the content was looked at.
+    const git_diff_delta *delta =
+        patch != NULL ? git_patch_get_delta(patch) : git_diff_get_delta(diff, index);
+    struct workspace_file_change *file = &difference->files[difference->file_count];
+    char *path = strdup(delta->new_file.path);
+    if (path == NULL) {
+        FAIL(error, MEMORY, "no memory for a path");
+    }
+    *file = (struct workspace_file_change){
+        .path = path,
+        .change = change_of(delta->status),
+        .binary = (delta->flags & GIT_DIFF_FLAG_BINARY) != 0,
+    };
+    difference->file_count += 1;
+    if (patch == NULL) {
+        return OK;
+    }
+    TRY_GIT(
+        git_patch_line_stats(NULL, &file->lines_added, &file->lines_removed, patch),
+        "counting lines"
+    );
+    difference->lines_added += file->lines_added;
+    difference->lines_removed += file->lines_removed;
+    size_t room = text->ceiling - text->length;
+    if (room == 0) {
+        return OK;
+    }
+    git_buf rendered = GIT_BUF_INIT;
+    TRY_GIT(git_patch_to_buf(&rendered, patch), "rendering a difference");
+    size_t part = rendered.size < room ? rendered.size : room;
+    difference->patch_truncated = difference->patch_truncated || part < rendered.size;
+    result appended = buffer_append(text, view_of(rendered.ptr, part), error);
+    git_buf_dispose(&rendered);
+    return appended;
+}
+
+void workspace_difference_deinit(struct workspace_difference *difference) {
+    for (size_t i = 0; i < difference->file_count; i++) {
+        void *path = NULL;
+        memcpy(&path, &difference->files[i].path, sizeof path); // ours to free, const to others
+        free(path);
+    }
+    free(difference->files);
+    free(difference->patch);
+    *difference = (struct workspace_difference){0};
+}
+
+result workspace_compare(
+    struct workspace *workspace,
+    const char *from_commit,
+    const char *to_commit,
+    size_t patch_bytes_max,
+    struct workspace_difference *out,
+    struct error *error
+) {
+    CLEANUP(tree_cleanup) git_tree *from = NULL;
+    CLEANUP(tree_cleanup) git_tree *to = NULL;
+    TRY(find_tree(workspace, from_commit, &from, error));
+    TRY(find_tree(workspace, to_commit, &to, error));
+    CLEANUP(diff_cleanup) git_diff *diff = NULL;
+    TRY(compare_trees(workspace, from, to, &diff, error));
+    size_t count = git_diff_num_deltas(diff);
+    CLEANUP(workspace_difference_deinit)
+    struct workspace_difference difference = {.files = calloc(count + 1, sizeof *difference.files)};
+    if (difference.files == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu changed files", count);
+    }
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, patch_bytes_max);
+    for (size_t i = 0; i < count; i++) {
+        TRY(add_patch(diff, i, &difference, &text, error));
+    }
+    if (patch_bytes_max == 0) {
+        difference.patch_truncated = false; // none was asked for
+    }
+    TRY(buffer_take(&text, &difference.patch, &difference.patch_bytes, error));
+    *out = difference;
+    difference = (struct workspace_difference){0};
+    return OK;
+}
+
+/* ---- restore -------------------------------------------------------------------------------- */
+
+/* Opens the directory of `path` beneath the root, making what is missing; *leaf is its name. */
+static result open_parent(
+    const struct workspace *workspace,
+    const char *path,
+    bool makes,
+    int *out_fd,
+    const char **leaf,
+    struct error *error
+) {
+    char part[PATH_BYTES_MAX + 1];
+    const char *slash = strrchr(path, '/');
+    *leaf = slash != NULL ? slash + 1 : path;
+    size_t length = slash != NULL ? (size_t)(slash - path) : 0;
+    if (length > PATH_BYTES_MAX) {
+        FAIL(error, INVALID_INPUT, "a path in the snapshot has %zu bytes", length);
+    }
+    CLEANUP(fd_cleanup)
+    int fd = resolve_open(workspace->root_fd, ".", O_PATH | O_DIRECTORY, 0, RESOLVE_CONFINE);
+    size_t from = 0;
+    while (fd >= 0 && from < length) {
+        size_t bytes = strcspn(path + from, "/");
+        memcpy(part, path + from, bytes);
+        part[bytes] = '\0';
+        if (makes && mkdirat(fd, part, 0755) != 0 && errno != EEXIST) {
+            FAIL_FOREIGN(error, IO, errno, "making '%.300s': %s", path, strerror(errno));
+        }
+        int next = resolve_open(fd, part, O_PATH | O_DIRECTORY, 0, RESOLVE_CONFINE);
+        int number = errno;
+        close(fd);
+        fd = next;
+        errno = number;
+        from += bytes + 1;
+    }
+    if (fd < 0) {
+        FAIL_FOREIGN(error, IO, errno, "directory of '%.300s': %s", path, strerror(errno));
+    }
+    *out_fd = fd;
+    fd = -1;
+    return OK;
+}
+
+/* Removes a file and the directories that become empty by it. */
+static result
+remove_path(const struct workspace *workspace, const char *path, struct error *error) {
+    char text[PATH_BYTES_MAX + 1];
+    size_t length = strlen(path);
+    if (length > PATH_BYTES_MAX) {
+        FAIL(error, INVALID_INPUT, "a path in the snapshot has %zu bytes", length);
+    }
+    memcpy(text, path, length + 1);
+    int flags = 0;
+    for (;;) {
+        CLEANUP(fd_cleanup) int parent = -1;
+        const char *leaf = NULL;
+        TRY(open_parent(workspace, text, false, &parent, &leaf, error));
+        if (unlinkat(parent, leaf, flags) != 0 && errno != ENOENT) {
+            if (flags == AT_REMOVEDIR) {
+                return OK; // not empty: it holds something else
+            }
+            FAIL_FOREIGN(error, IO, errno, "removing '%.300s': %s", path, strerror(errno));
+        }
+        char *slash = strrchr(text, '/');
+        if (slash == NULL) {
+            return OK;
+        }
+        *slash = '\0';
+        flags = AT_REMOVEDIR;
+    }
+}
+
+static int write_blob(int parent, const char *temporary, const git_blob *blob, unsigned mode) {
+    const unsigned char *content = git_blob_rawcontent(blob);
+    size_t left = (size_t)git_blob_rawsize(blob);
+    if (mode == GIT_FILEMODE_LINK) {
+        char target[PATH_BYTES_MAX + 1];
+        if (left > PATH_BYTES_MAX) {
+            return ENAMETOOLONG;
+        }
+        memcpy(target, content, left);
+        target[left] = '\0';
+        return symlinkat(target, parent, temporary) != 0 ? errno : 0;
+    }
+    mode_t bits = mode == GIT_FILEMODE_BLOB_EXECUTABLE ? 0755 : 0644;
+    int flags = O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
+    CLEANUP(fd_cleanup) int fd = openat(parent, temporary, flags, bits);
+    if (fd < 0) {
+        return errno;
+    }
+    while (left > 0) {
+        ssize_t written = write(fd, content, left);
+        if (written <= 0) {
+            return written < 0 ? errno : EIO;
+        }
+        content += written;
+        left -= (size_t)written;
+    }
+    return fchmod(fd, bits) != 0 ? errno : 0;
+}
+
+static result
+write_path(const struct workspace *workspace, const git_diff_file *file, struct error *error) {
+    CLEANUP(blob_cleanup) git_blob *blob = NULL;
+    TRY_GIT(git_blob_lookup(&blob, workspace->repository, &file->id), "reading a stored file");
+    CLEANUP(fd_cleanup) int parent = -1;
+    const char *leaf = NULL;
+    TRY(open_parent(workspace, file->path, true, &parent, &leaf, error));
+    char temporary[64];
+    (void)snprintf(temporary, sizeof temporary, ".hearth-restore-%ld", (long)getpid());
+    (void)unlinkat(parent, temporary, 0); // of a restore that was killed
+    int number = write_blob(parent, temporary, blob, file->mode);
+    if (number == 0 && renameat(parent, temporary, parent, leaf) != 0) {
+        number = errno;
+    }
+    if (number != 0) {
+        (void)unlinkat(parent, temporary, 0);
+        FAIL_FOREIGN(error, IO, number, "writing '%.300s': %s", file->path, strerror(number));
+    }
+    return OK;
+}
+
+result workspace_restore(
+    struct workspace *workspace,
+    const char *commit,
+    struct workspace_snapshot *before,
+    struct error *error
+) {
+    unsigned calls = __atomic_load_n(&workspace->calls, __ATOMIC_RELAXED);
+    if (calls > 0) {
+        FAIL(error, INVALID_INPUT, "%u commands run in the workspace; end them first", calls);
+    }
+    CLEANUP(tree_cleanup) git_tree *target = NULL;
+    TRY(find_tree(workspace, commit, &target, error));
+    struct workspace_snapshot present;
+    TRY(workspace_take_snapshot(workspace, "before restoring", &present, error));
+    CLEANUP(tree_cleanup) git_tree *from = NULL;
+    TRY(find_tree(workspace, present.commit, &from, error));
+    CLEANUP(diff_cleanup) git_diff *diff = NULL;
+    TRY(compare_trees(workspace, from, target, &diff, error));
+    size_t count = git_diff_num_deltas(diff);
+    for (size_t i = 0; i < count; i++) { // removals first: a directory may stand where a file was
+        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        if (delta->status == GIT_DELTA_DELETED) {
+            TRY(remove_path(workspace, delta->old_file.path, error));
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        if (delta->status != GIT_DELTA_DELETED) {
+            TRY(write_path(workspace, &delta->new_file, error));
+        }
+    }
+    struct workspace_snapshot after;
+    TRY(workspace_take_snapshot(workspace, "restored", &after, error));
+    CLEANUP(tree_cleanup) git_tree *reached = NULL;
+    TRY(find_tree(workspace, after.commit, &reached, error));
+    if (!git_oid_equal(git_tree_id(reached), git_tree_id(target))) {
+        FAIL(error, IO, "the workspace could not be made what it was at %s", commit);
+    }
+    if (before != NULL) {
+        *before = present;
+    }
+    return OK;
+}

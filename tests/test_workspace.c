@@ -1,0 +1,304 @@
+/* Snapshots of a working tree: taken, compared, restored; the user's own git left alone. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <unistd.h>
+
+#include "sandbox/workspace.h"
+
+static char base[256]; /* holds ws/ and store/ */
+static struct workspace *workspace;
+
+static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
+
+static void shell(const char *format, ...) {
+    char text[4096];
+    int used = snprintf(text, sizeof text, "cd '%s' && ", base);
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
+    va_end(arguments);
+    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
+    assert_int_equal(system(text), 0);
+}
+
+static result open_again(void) {
+    char directory[300];
+    char store[300];
+    (void)snprintf(directory, sizeof directory, "%s/ws", base);
+    (void)snprintf(store, sizeof store, "%s/store/a", base);
+    workspace_cleanup(&workspace);
+    struct error error = {0};
+    result opened = workspace_open(directory, store, &workspace, &error);
+    if (is_failed(opened)) {
+        fail_msg("%s", error.message);
+    }
+    return opened;
+}
+
+static int set_up(void **state) {
+    (void)state;
+    (void)snprintf(base, sizeof base, "/var/tmp/hearth-workspace-XXXXXX");
+    assert_non_null(mkdtemp(base));
+    shell("mkdir -p ws/src && printf 'one\\ntwo\\nthree\\n' >ws/src/a.txt && echo keep >ws/keep && "
+          "printf '#!/bin/sh\\n' >ws/run && chmod 755 ws/run && ln -s src/a.txt ws/link");
+    assert_true(is_ok(open_again()));
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    workspace_cleanup(&workspace);
+    shell("cd / && chmod -R u+rwX '%s' && rm -rf '%s'", base, base);
+    return 0;
+}
+
+static struct workspace_snapshot snapshot(void) {
+    struct workspace_snapshot taken;
+    struct error error = {0};
+    if (is_failed(workspace_take_snapshot(workspace, "test", &taken, &error))) {
+        fail_msg("%s", error.message);
+    }
+    return taken;
+}
+
+static struct workspace_difference
+compare(const struct workspace_snapshot *from, const struct workspace_snapshot *to, size_t max) {
+    struct workspace_difference difference;
+    struct error error = {0};
+    if (is_failed(workspace_compare(workspace, from->commit, to->commit, max, &difference, &error)
+        )) {
+        fail_msg("%s", error.message);
+    }
+    return difference;
+}
+
+static void snapshot_of_the_same_tree_is_the_same(void **state) {
+    (void)state;
+    struct workspace_snapshot first = snapshot();
+    assert_int_equal(strlen(first.commit), 40);
+    assert_int_equal(first.files, 4);
+    assert_int_equal(first.skipped, 0);
+    struct workspace_snapshot second = snapshot();
+    assert_string_equal(first.commit, second.commit);
+    assert_true(is_ok(open_again())); // the store outlives the process
+    second = snapshot();
+    assert_string_equal(first.commit, second.commit);
+}
+
+static void change_within_the_clock_step_is_seen(void **state) {
+    (void)state;
+    struct workspace_snapshot last = snapshot();
+    for (unsigned i = 0; i < 20; i++) { // same size, as fast as can be
+        shell("printf 'k%03u' >ws/keep", i);
+        struct workspace_snapshot next = snapshot();
+        assert_string_not_equal(last.commit, next.commit);
+        last = next;
+    }
+}
+
+static void difference_has_counts_and_text(void **state) {
+    (void)state;
+    struct workspace_snapshot before = snapshot();
+    shell("cd ws && sed -i 's/two/TWO\\nmore/' src/a.txt && rm keep && echo new >src/b && "
+          "chmod -x run && printf 'a\\0b' >binary");
+    struct workspace_snapshot after = snapshot();
+    struct workspace_difference difference = compare(&before, &after, 1 << 16);
+    static const struct workspace_file_change expected[] = {
+        {"binary", WORKSPACE_ADDED, true, 0, 0},
+        {"keep", WORKSPACE_DELETED, false, 0, 1},
+        {"run", WORKSPACE_MODIFIED, false, 0, 0},
+        {"src/a.txt", WORKSPACE_MODIFIED, false, 2, 1},
+        {"src/b", WORKSPACE_ADDED, false, 1, 0},
+    };
+    assert_int_equal(difference.file_count, COUNT_OF(expected));
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        assert_string_equal(difference.files[i].path, expected[i].path);
+        assert_int_equal(difference.files[i].change, expected[i].change);
+        assert_int_equal(difference.files[i].binary, expected[i].binary);
+        assert_int_equal(difference.files[i].lines_added, expected[i].lines_added);
+        assert_int_equal(difference.files[i].lines_removed, expected[i].lines_removed);
+    }
+    assert_int_equal(difference.lines_added, 3);
+    assert_int_equal(difference.lines_removed, 2);
+    assert_non_null(strstr(difference.patch, "-two\n+TWO\n+more\n three\n"));
+    assert_non_null(strstr(difference.patch, "--- a/src/a.txt\n+++ b/src/a.txt\n@@"));
+    assert_false(difference.patch_truncated);
+    workspace_difference_deinit(&difference);
+    difference = compare(&before, &after, 50);
+    assert_int_equal(difference.patch_bytes, 50);
+    assert_true(difference.patch_truncated);
+    workspace_difference_deinit(&difference);
+    difference = compare(&after, &after, 50);
+    assert_int_equal(difference.file_count, 0);
+    assert_string_equal(difference.patch, "");
+    workspace_difference_deinit(&difference);
+}
+
+static void attributes_of_the_tree_do_not_hide_a_change(void **state) {
+    (void)state;
+    shell("echo '*.txt binary -diff' >ws/.gitattributes");
+    struct workspace_snapshot before = snapshot();
+    shell("echo four >>ws/src/a.txt");
+    struct workspace_snapshot after = snapshot();
+    struct workspace_difference difference = compare(&before, &after, 1 << 16);
+    assert_int_equal(difference.file_count, 1);
+    assert_false(difference.files[0].binary);
+    assert_non_null(strstr(difference.patch, "+four"));
+    workspace_difference_deinit(&difference);
+}
+
+static void restore_brings_the_tree_back(void **state) {
+    (void)state;
+    struct workspace_snapshot before = snapshot();
+    shell("cd ws && echo x >>src/a.txt && rm keep run link && mkdir -p keep/deep new/dir && "
+          "echo y >keep/deep/f && echo z >new/dir/f && ln -s /etc run && rm -rf src && echo s >src"
+    );
+    struct workspace_snapshot changed;
+    struct error error = {0};
+    if (is_failed(workspace_restore(workspace, before.commit, &changed, &error))) {
+        fail_msg("%s", error.message);
+    }
+    shell("cd ws && test \"$(cat src/a.txt)\" = \"$(printf 'one\\ntwo\\nthree')\" && "
+          "test \"$(cat keep)\" = keep && test -x run && test ! -L run && "
+          "test \"$(readlink link)\" = src/a.txt && test ! -e new");
+    if (is_failed(workspace_restore(workspace, changed.commit, NULL, &error))) { // and forth again
+        fail_msg("%s", error.message);
+    }
+    shell("cd ws && test -L run && test -f src && test -f keep/deep/f && test -f new/dir/f");
+}
+
+static void restore_does_not_write_through_a_symlink(void **state) {
+    (void)state;
+    struct workspace_snapshot before = snapshot();
+    shell("mkdir out && rm -r ws/src && ln -s ../out ws/src && rm ws/keep && ln -s ../out/k ws/keep"
+    );
+    assert_true(is_ok(workspace_restore(workspace, before.commit, NULL, NULL)));
+    shell(
+        "test -z \"$(ls -A out)\" && test -f ws/src/a.txt && test ! -L ws/src && test ! -L ws/keep"
+    );
+}
+
+static void large_special_and_ignored_files_are_left_alone(void **state) {
+    (void)state;
+    shell("cd ws && printf 'build/\\n*.o\\n' >.gitignore && mkdir -p build deep && echo x >build/x "
+          "&& "
+          "echo x >deep/y.o && truncate -s 11M large && mkfifo fifo && mkdir nested && "
+          "mkdir nested/.git && echo c >nested/.git/config && echo n >nested/n");
+    struct workspace_snapshot before = snapshot();
+    assert_int_equal(before.files, 6); // four, .gitignore, nested/n
+    assert_int_equal(before.skipped, 2);
+    assert_non_null(strstr(before.skipped_names, "large"));
+    assert_non_null(strstr(before.skipped_names, "fifo"));
+    shell("cd ws && echo y >build/x && rm deep/y.o && echo z >added");
+    assert_true(is_ok(workspace_restore(workspace, before.commit, NULL, NULL)));
+    shell("cd ws && grep -q y build/x && test ! -e deep/y.o && test ! -e added && test -e large && "
+          "test -p fifo && grep -q c nested/.git/config");
+}
+
+static void configuration_of_the_user_does_not_apply(void **state) {
+    (void)state;
+    shell(
+        "mkdir home && printf '[core]\\n\\tautocrlf = true\\n\\texcludesFile = %s/all\\n' "
+        ">home/.gitconfig && echo '*' >all && cd ws && git init -q . && "
+        "echo '*' >.git/info/exclude && printf '[filter \"f\"]\\n\\tclean = touch %s/ran\\n' "
+        ">>.git/config && echo '* filter=f' >.gitattributes && printf 'a\\r\\nb\\r\\n' >crlf",
+        base,
+        base
+    );
+    char home[300];
+    (void)snprintf(home, sizeof home, "%s/home", base);
+    const char *old = getenv("HOME");
+    char kept[300];
+    (void)snprintf(kept, sizeof kept, "%s", old != NULL ? old : "");
+    assert_int_equal(setenv("HOME", home, 1), 0);
+    assert_true(is_ok(open_again()));
+    struct workspace_snapshot before = snapshot();
+    assert_int_equal(before.files, 6); // four, .gitattributes, crlf
+    shell("cd ws && rm crlf");
+    assert_true(is_ok(workspace_restore(workspace, before.commit, NULL, NULL)));
+    shell("test \"$(wc -c <ws/crlf)\" = 6 && test ! -e ran && test ! -e ws/.git/index");
+    assert_int_equal(setenv("HOME", kept, 1), 0);
+}
+
+static void unreadable_and_odd_names_do_not_stop_a_snapshot(void **state) {
+    (void)state;
+    shell("cd ws && touch -- '-rf' \"$(printf 'x\\033y')\" \"$(printf '\\377')\" '..a' && "
+          "mkdir shut && touch shut/f && chmod 000 shut");
+    struct workspace_snapshot taken = snapshot();
+    assert_true(taken.files >= 7);
+    if (geteuid() != 0) {
+        assert_int_equal(taken.skipped, 1);
+    }
+}
+
+static void deep_tree_is_held_as_far_as_paths_go(void **state) {
+    (void)state;
+    shell("cd ws && for i in $(seq 300); do mkdir d && cd d || exit 1; done; echo x >f");
+    struct workspace_snapshot before = snapshot();
+    assert_int_equal(before.files, 5);
+    shell("rm -rf ws/d");
+    assert_true(is_ok(workspace_restore(workspace, before.commit, NULL, NULL)));
+    struct workspace_snapshot after = snapshot();
+    assert_int_equal(after.files, 5);
+}
+
+static void restore_is_refused_while_a_command_runs(void **state) {
+    (void)state;
+    struct workspace_snapshot before = snapshot();
+    shell("echo changed >ws/keep");
+    workspace_call_begin(workspace);
+    result restored = workspace_restore(workspace, before.commit, NULL, NULL);
+    assert_int_equal(restored.code, RESULT_INVALID_INPUT);
+    shell("grep -q changed ws/keep");
+    workspace_call_end(workspace);
+    assert_true(is_ok(workspace_restore(workspace, before.commit, NULL, NULL)));
+}
+
+static void wrong_names_are_errors(void **state) {
+    (void)state;
+    struct workspace_snapshot taken = snapshot();
+    struct workspace_difference difference;
+    static const char *const names[] = {
+        "", "HEAD", "0123456789012345678901234567890123456789", "zz"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        result compared =
+            workspace_compare(workspace, names[i], taken.commit, 0, &difference, NULL);
+        assert_int_equal(compared.code, RESULT_NOT_FOUND);
+        assert_int_equal(workspace_restore(workspace, names[i], NULL, NULL).code, RESULT_NOT_FOUND);
+    }
+    struct workspace *other = NULL;
+    char inside[300];
+    char directory[300];
+    (void)snprintf(directory, sizeof directory, "%s/ws", base);
+    (void)snprintf(inside, sizeof inside, "%s/ws/store", base);
+    assert_int_equal(workspace_open(directory, inside, &other, NULL).code, RESULT_INVALID_INPUT);
+    assert_int_equal(workspace_open("/no/such", inside, &other, NULL).code, RESULT_NOT_FOUND);
+    assert_int_equal(
+        workspace_open(directory, "relative", &other, NULL).code, RESULT_INVALID_INPUT
+    );
+    assert_int_equal(access(inside, F_OK), -1);
+}
+
+#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(snapshot_of_the_same_tree_is_the_same),
+        TEST(change_within_the_clock_step_is_seen),
+        TEST(difference_has_counts_and_text),
+        TEST(attributes_of_the_tree_do_not_hide_a_change),
+        TEST(restore_brings_the_tree_back),
+        TEST(restore_does_not_write_through_a_symlink),
+        TEST(large_special_and_ignored_files_are_left_alone),
+        TEST(configuration_of_the_user_does_not_apply),
+        TEST(unreadable_and_odd_names_do_not_stop_a_snapshot),
+        TEST(deep_tree_is_held_as_far_as_paths_go),
+        TEST(restore_is_refused_while_a_command_runs),
+        TEST(wrong_names_are_errors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
