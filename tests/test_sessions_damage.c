@@ -132,6 +132,43 @@ static void truncated_database_never_crashes(void **state) {
     assert_true(refused > 5);
 }
 
+/* A log torn anywhere, as a power loss leaves it: what remains is a prefix of the steps, in order. */
+static void torn_log_gives_a_prefix_of_the_steps(void **state) {
+    const struct folder *folder = *state;
+    struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
+    (void)make_session(store, "0");
+    CLEANUP(buffer_deinit) struct buffer database = {NULL, 0, 0, 0};
+    CLEANUP(buffer_deinit) struct buffer log = {NULL, 0, 0, 0};
+    for (int i = 1; i < 40; i++) {
+        (void)make_session(store, "another");
+    }
+    char log_path[PATH_BYTES];
+    char memory_path[PATH_BYTES];
+    join(log_path, folder->state, "sessions.db-wal");
+    join(memory_path, folder->state, "sessions.db-shm");
+    read_whole(folder->database, &database);
+    read_whole(log_path, &log);
+    session_store_cleanup(&store);
+    int64_t last = -1;
+    for (size_t length = 0; length <= log.length; length += 1500) {
+        write_file(folder->database, database.data, database.length);
+        write_file(log_path, log.data, length);
+        (void)unlink(memory_path);
+        write_file(folder->lock, "1 gone\n", 7);
+        struct error error = {0};
+        if (is_failed(open_store(folder, SESSION_READ_WRITE, &store, &error))) {
+            fail_msg("log of %zu bytes: %s", length, error.message);
+        }
+        MUST(session_store_verify(store, &must_error));
+        int64_t count = count_rows(store, "SELECT count(*) FROM session");
+        assert_int_equal(count_rows(store, "SELECT coalesce(max(number), 0) FROM session"), count);
+        assert_true(count >= last);
+        last = count;
+        session_store_cleanup(&store);
+    }
+    assert_true(last >= 39);
+}
+
 static void lock_of_another_program_times_out_by_name(void **state) {
     const struct folder *folder = *state;
     struct error error = {0};
@@ -504,6 +541,7 @@ int main(void) {
         STORE_TEST(newer_schema_is_refused),
         STORE_TEST(damaged_pages_are_named_and_left_alone),
         STORE_TEST(truncated_database_never_crashes),
+        STORE_TEST(torn_log_gives_a_prefix_of_the_steps),
         STORE_TEST(lock_of_another_program_times_out_by_name),
         STORE_TEST(full_disk_loses_nothing_acknowledged),
         STORE_TEST(read_only_directory_can_be_read),
