@@ -29,6 +29,12 @@ __device__ __forceinline__ float e8m0_decode(uint8_t code) {
     return __uint_as_float(code == 255 ? 0x7fc00000U : bits);
 }
 
+/* 1 / 2^(code - 127), exact for the bytes that the group scales below give (1 to 253): multiplying
+ * by it rounds as dividing by the scale does, and is cheaper. */
+__device__ __forceinline__ float e8m0_reciprocal(uint8_t code) {
+    return __uint_as_float((254U - code) << 23);
+}
+
 /* The E8M0 byte of 2^ceil(log2(t)), t a positive normal number. */
 __device__ __forceinline__ uint8_t e8m0_ceiling(float t) {
     uint32_t bits = __float_as_uint(t);
@@ -126,21 +132,34 @@ __device__ __forceinline__ float largest_of(const struct eight *x) {
     return largest;
 }
 
-__device__ __forceinline__ uint64_t encode_fp8(const struct eight *x, float scale) {
+__device__ __forceinline__ uint64_t encode_fp8(const struct eight *x, uint8_t scale) {
+    float reciprocal = e8m0_reciprocal(scale);
     uint64_t codes = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        uint8_t code = e4m3_encode(clamp_magnitude(__fdiv_rn(x->v[i], scale), 448.0F));
+        uint8_t code = e4m3_encode(clamp_magnitude(__fmul_rn(x->v[i], reciprocal), 448.0F));
         codes |= (uint64_t)code << (8 * i);
     }
     return codes;
 }
 
-__device__ __forceinline__ uint32_t encode_fp4(const struct eight *x, float scale) {
+__device__ __forceinline__ uint32_t encode_mxfp4(const struct eight *x, uint8_t scale) {
+    float reciprocal = e8m0_reciprocal(scale);
     uint32_t codes = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        codes |= e2m1_encode(clamp_magnitude(__fdiv_rn(x->v[i], scale), 6.0F)) << (4 * i);
+        codes |= e2m1_encode(clamp_magnitude(__fmul_rn(x->v[i], reciprocal), 6.0F)) << (4 * i);
+    }
+    return codes;
+}
+
+/* The scale of main KV is no power of two: a true division (4.1). */
+__device__ __forceinline__ uint32_t encode_main(const struct eight *x, uint8_t scale) {
+    float divisor = e4m3_decode(scale);
+    uint32_t codes = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        codes |= e2m1_encode(clamp_magnitude(__fdiv_rn(x->v[i], divisor), 6.0F)) << (4 * i);
     }
     return codes;
 }

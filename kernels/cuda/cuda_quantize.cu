@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(THREADS) quantize_fp8_kernel(
         if (live) {
             int64_t row = item / per_row;
             int32_t at = (int32_t)(item % per_row);
-            uint64_t packed = encode_fp8(&values, e8m0_decode(scale));
+            uint64_t packed = encode_fp8(&values, scale);
             store_bytes(codes + row * code_stride + 8 * at, packed, 8);
             if (at % 4 == 0) {
                 scales[row * scale_stride + at / 4] = scale;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(THREADS)
         struct eight values = load_eight(x + 8 * (live ? item : 0));
         uint8_t scale = mxfp4_group_scale(largest_of_lanes(largest_of(&values), 4));
         if (live) {
-            store_bytes(codes + 4 * item, encode_fp4(&values, e8m0_decode(scale)), 4);
+            store_bytes(codes + 4 * item, encode_mxfp4(&values, scale), 4);
             if (item % 4 == 0) {
                 scales[item / 4] = scale;
             }
@@ -94,7 +94,7 @@ __device__ void store_main(const uint16_t *latent, int32_t dim, uint8_t *record)
         struct eight values = load_eight(latent + 8 * (live ? item : 0));
         uint8_t scale = main_group_scale(largest_of_lanes(largest_of(&values), 2));
         if (live) {
-            store_bytes(record + 4 * item, encode_fp4(&values, e4m3_decode(scale)), 4);
+            store_bytes(record + 4 * item, encode_main(&values, scale), 4);
             if (item % 2 == 0) {
                 record[dim / 2 + item / 2] = scale;
             }
@@ -110,7 +110,7 @@ __device__ void store_key(const uint16_t *key, int32_t dim, uint8_t *codes, uint
         struct eight values = load_eight(key + 8 * (live ? item : 0));
         uint8_t scale = mxfp4_group_scale(largest_of_lanes(largest_of(&values), 4));
         if (live) {
-            store_bytes(codes + 4 * item, encode_fp4(&values, e8m0_decode(scale)), 4);
+            store_bytes(codes + 4 * item, encode_mxfp4(&values, scale), 4);
             if (item % 4 == 0) {
                 scales[item / 4] = scale;
             }
