@@ -7,3 +7,13 @@ hearth_fuzz(fuzz_tool_schema SOURCES fuzz_tool_schema.c LIBRARIES tools)
 hearth_test(test_tools_memory SOURCES test_tools_memory.c tools_support.c failing_memory.c
     LIBRARIES tools)
 target_link_options(test_tools_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+
+# The texts the bundled model knows, from the tools of its own recipe.
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+add_executable(tools_cli tools_cli.c)
+target_link_libraries(tools_cli PRIVATE tools hearth_flags)
+target_compile_definitions(tools_cli PRIVATE TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
+add_dependencies(tools_cli hearth-sandbox hearth-inner)
+add_test(NAME compare_tools COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/compare_tools
+    $<TARGET_FILE:tools_cli> ${PROJECT_SOURCE_DIR}/examples/mini)
+set_tests_properties(compare_tools PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
