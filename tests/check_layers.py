@@ -152,7 +152,6 @@ def check_include(path, number, name, quoted, files):
         problem(path, number, f'{folder}/ must not include "{name}"')
 
 
-NAMED_BY_PATTERN = ["sandbox/inner_main.c"]  # sandbox/CMakeLists.txt says ${program}_main.c
 GENERATED = set()  # headers made by the build, named in a CMakeLists.txt as .h.in
 
 
@@ -204,9 +203,22 @@ def check_text(path, raw):
         problem(path, 0, "does not end with a newline")
 
 
+def is_built(base, cmake_texts):
+    """Named in a CMake file, whole or as ${part}.c with a value of `part` that stands in that file."""
+    for text in cmake_texts:
+        if re.search(rf"(?<![\w.]){re.escape(base)}(?!\w)", text):
+            return True
+        for pattern in re.findall(r"[\w.-]*\$\{\w+\}[\w.-]*\.cu?\b", text):
+            parts = re.split(r"\$\{\w+\}", pattern, maxsplit=1)
+            found = re.fullmatch(rf"{re.escape(parts[0])}(\w+){re.escape(parts[1])}", base)
+            if found and re.search(rf"\b{re.escape(found.group(1))}\b", text):
+                return True
+    return False
+
+
 def check_dead(files, texts):
     """Every source is built by some CMake file, every header is included somewhere."""
-    cmake = "\n".join(t for p, t in texts.items() if p.endswith(("CMakeLists.txt", ".cmake")))
+    cmake = [t for p, t in texts.items() if p.endswith(("CMakeLists.txt", ".cmake"))]
     included = set()
     for path, text in texts.items():
         for name in re.findall(r'#\s*include\s*"([^"]+)"', text):
@@ -215,8 +227,7 @@ def check_dead(files, texts):
                 f for f in files if f.startswith(f"{top}/") and f.endswith(f"/{name}")}
     for path in files:
         base = os.path.basename(path)
-        built = re.search(rf"(?<![\w.]){re.escape(base)}(?!\w)", cmake) or path in NAMED_BY_PATTERN
-        if path.endswith((".c", ".cu")) and not built:
+        if path.endswith((".c", ".cu")) and not is_built(base, cmake):
             problem(path, 0, "is in no CMake file")
         if path.endswith((".h", ".cuh")) and path not in included:
             if matches(path, PUBLIC):
