@@ -1,0 +1,676 @@
+/* The agent's states and its reasons to stop; see agent.h.
+ *
+ * Every stop takes the same way out: close the open turn, record the end, finish. A wish to stop
+ * (interrupt, deadline) that arrives while a generation or a tool runs cancels it and waits for its
+ * answer; one that arrives while a record is written acts after it.
+ */
+#include "agent.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+
+enum agent_state {
+    AGENT_STATE_NEW,
+    AGENT_STATE_BEGIN,
+    AGENT_STATE_TURN,
+    AGENT_STATE_GENERATING,
+    AGENT_STATE_OUTPUT,
+    AGENT_STATE_CALL,
+    AGENT_STATE_CALLING,
+    AGENT_STATE_RESULT,
+    AGENT_STATE_TURN_END,
+    AGENT_STATE_END,
+    AGENT_STATE_FINISHED
+};
+
+struct agent {
+    enum agent_state state;
+    struct chat_conversation *conversation;
+    struct view *tool_names; /* into the conversation's system message */
+    size_t tool_count;
+    int32_t effort, turns_max, turn_tokens_max, context_max;
+    int64_t tokens_max, time_ms_max, deadline_ms;
+
+    enum agent_stop stop; /* decided */
+    char detail[AGENT_DETAIL_BYTES];
+    bool turn_is_open;
+
+    int32_t turns;
+    int64_t tokens_sampled;
+    int32_t context_tokens;
+    int32_t append_tokens;
+    size_t conversation_bytes;
+    size_t context_messages; /* messages the sequence holds */
+    bool end_is_missing;
+
+    /* the present turn */
+    enum finish_reason reason;
+    bool has_problems;
+    char problem[AGENT_DETAIL_BYTES];
+    size_t turn_message; /* index of the assistant's message */
+    size_t call_count;
+    size_t call_index;
+    size_t calls_total;
+    bool output_is_empty;
+
+    /* detectors */
+    int malformed_in_row;
+    int unknown_in_row;
+    uint64_t fingerprints[AGENT_HISTORY_COUNT]; /* call and result, since something new happened */
+    int fingerprint_counts[AGENT_HISTORY_COUNT];
+    size_t fingerprint_count;
+    bool ends_task;
+};
+
+struct stop_row {
+    enum agent_stop stop;
+    int exit_status;
+    const char *name;
+    const char *text;
+};
+
+static const struct stop_row stop_rows[] = {
+    {AGENT_GOES_ON, 1, "running", "still running"},
+    {AGENT_STOP_ANSWER, 0, "answer", "done: the model ended with an answer"},
+    {AGENT_STOP_FINISH, 0, "finish", "done: the model called finish"},
+    {AGENT_STOP_TURNS, 4, "turns", "stopped: turn limit reached"},
+    {AGENT_STOP_TOKENS, 4, "tokens", "stopped: token budget spent"},
+    {AGENT_STOP_TIME, 4, "time", "stopped: time budget spent"},
+    {AGENT_STOP_REPEAT, 1, "repeat", "stopped: the same call gave the same result again and again"},
+    {AGENT_STOP_UNKNOWN, 1, "unknown_tool", "stopped: the model keeps calling unknown tools"},
+    {AGENT_STOP_GARBAGE, 1, "garbage", "stopped: the model's output cannot be read"},
+    {AGENT_STOP_LENGTH, 1, "length", "stopped: the model did not end its turn"},
+    {AGENT_STOP_CONTEXT, 1, "context", "stopped: the context is full"},
+    {AGENT_STOP_INTERRUPT, 130, "interrupt", "interrupted"},
+    {AGENT_STOP_ENGINE, 6, "engine", "failed: the engine reported an error"},
+    {AGENT_STOP_RECORD, 5, "record", "failed: a step could not be recorded"},
+    {AGENT_STOP_TOOL, 3, "tool", "failed: a tool could not be run on this machine"},
+};
+
+static const struct stop_row *stop_row_get(enum agent_stop stop) {
+    for (size_t i = 0; i < COUNT_OF(stop_rows); i++) {
+        if (stop_rows[i].stop == stop) {
+            return &stop_rows[i];
+        }
+    }
+    return &stop_rows[0];
+}
+
+const char *agent_stop_name(enum agent_stop stop) {
+    return stop_row_get(stop)->name;
+}
+
+const char *agent_stop_text(enum agent_stop stop) {
+    return stop_row_get(stop)->text;
+}
+
+int agent_stop_exit_status(enum agent_stop stop) {
+    return stop_row_get(stop)->exit_status;
+}
+
+/* ---- creation ------------------------------------------------------------------------------- */
+
+static size_t message_bytes(const struct chat_message *message) {
+    size_t bytes = message->content.length + message->reasoning.length;
+    for (size_t i = 0; i < message->call_count; i++) {
+        bytes += message->calls[i].name.length + message->calls[i].arguments.length;
+    }
+    return bytes;
+}
+
+static result
+append_message(struct agent *agent, const struct chat_message *message, struct error *error) {
+    size_t bytes = message_bytes(message);
+    if (bytes > AGENT_CONVERSATION_BYTES_MAX - agent->conversation_bytes) {
+        FAIL(error, LIMIT, "the conversation would exceed %zu bytes", AGENT_CONVERSATION_BYTES_MAX);
+    }
+    TRY(chat_conversation_append(agent->conversation, message, error));
+    agent->conversation_bytes += bytes;
+    return OK;
+}
+
+static result
+agent_fill(struct agent *agent, const struct agent_options *options, struct error *error) {
+    TRY(chat_conversation_create(&agent->conversation, error));
+    const struct chat_message system = {
+        .role = CHAT_SYSTEM,
+        .content = options->system,
+        .tools = options->tools,
+        .tool_count = options->tool_count,
+    };
+    const struct chat_message user = {.role = CHAT_USER, .content = options->task};
+    TRY(append_message(agent, &system, error));
+    TRY(append_message(agent, &user, error));
+    agent->tool_count = options->tool_count;
+    agent->tool_names = calloc(options->tool_count + 1, sizeof *agent->tool_names);
+    if (agent->tool_names == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu tool names", options->tool_count);
+    }
+    const struct chat_message *kept = chat_conversation_messages(agent->conversation);
+    for (size_t i = 0; i < options->tool_count; i++) {
+        agent->tool_names[i] = kept[0].tools[i].name;
+    }
+    return OK;
+}
+
+result agent_create(struct agent **out, const struct agent_options *options, struct error *error) {
+    ASSERT(options->context_max > 0);
+    CLEANUP(agent_cleanup) struct agent *agent = calloc(1, sizeof *agent);
+    if (agent == NULL) {
+        FAIL(error, MEMORY, "no memory for an agent");
+    }
+    agent->effort = options->effort;
+    agent->turns_max = options->turns_max > 0 ? options->turns_max : AGENT_TURNS_MAX_DEFAULT;
+    agent->turn_tokens_max = options->turn_tokens_max;
+    agent->tokens_max = options->tokens_max;
+    agent->time_ms_max = options->time_ms_max;
+    agent->context_max = options->context_max;
+    agent->deadline_ms = INT64_MAX;
+    TRY(agent_fill(agent, options, error));
+    *out = TAKE(agent);
+    return OK;
+}
+
+void agent_destroy(struct agent *agent) {
+    if (agent != NULL) {
+        free(agent->tool_names);
+        chat_conversation_destroy(agent->conversation);
+        free(agent);
+    }
+}
+
+void agent_cleanup(struct agent **agent) {
+    agent_destroy(*agent);
+    *agent = NULL;
+}
+
+/* ---- effects -------------------------------------------------------------------------------- */
+
+static struct agent_effect *effect_add(struct agent_effects *effects, enum agent_effect_type type) {
+    ASSERT(effects->count < AGENT_EFFECTS_MAX);
+    struct agent_effect *effect = &effects->items[effects->count++];
+    *effect = (struct agent_effect){.type = type};
+    return effect;
+}
+
+/* The first reason to stop is the one that is reported. */
+PRINTF_LIKE(3, 4)
+static void stop_set(struct agent *agent, enum agent_stop stop, const char *format, ...) {
+    if (agent->stop != AGENT_GOES_ON) {
+        return;
+    }
+    agent->stop = stop;
+    va_list arguments;
+    va_start(arguments, format);
+    int written = vsnprintf(agent->detail, sizeof agent->detail, format, arguments);
+    va_end(arguments);
+    if (written < 0) {
+        agent->detail[0] = '\0';
+    }
+}
+
+static void stop_set_error(
+    struct agent *agent, enum agent_stop stop, const struct error *error, const char *otherwise
+) {
+    stop_set(agent, stop, "%s", error != NULL && error->message[0] ? error->message : otherwise);
+}
+
+static void go_to_end(struct agent *agent, struct agent_effects *effects) {
+    ASSERT(agent->stop != AGENT_GOES_ON);
+    if (agent->turn_is_open) {
+        agent->state = AGENT_STATE_TURN_END;
+        effect_add(effects, AGENT_RECORD_TURN_END);
+        return;
+    }
+    agent->state = AGENT_STATE_END;
+    effect_add(effects, AGENT_RECORD_END);
+}
+
+static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
+    if (agent->stop == AGENT_GOES_ON && agent->turns >= agent->turns_max) {
+        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max);
+    }
+    if (agent->stop != AGENT_GOES_ON) {
+        go_to_end(agent, effects);
+        return;
+    }
+    agent->state = AGENT_STATE_TURN;
+    agent->turn_is_open = true;
+    struct agent_effect *effect = effect_add(effects, AGENT_RECORD_TURN);
+    effect->from_message = agent->context_messages;
+    effect->end_is_missing = agent->end_is_missing;
+}
+
+/* Sampled tokens allowed in the turn that starts, or a reason not to start it. */
+static int32_t turn_tokens(struct agent *agent) {
+    int64_t room = (int64_t)agent->context_max - agent->context_tokens - agent->append_tokens;
+    if (room <= 0) {
+        stop_set(
+            agent,
+            AGENT_STOP_CONTEXT,
+            "%d tokens in the context and %d more to append, of %d",
+            agent->context_tokens,
+            agent->append_tokens,
+            agent->context_max
+        );
+        return 0;
+    }
+    int64_t tokens =
+        agent->turn_tokens_max > 0 && agent->turn_tokens_max < room ? agent->turn_tokens_max : room;
+    if (agent->tokens_max > 0) {
+        int64_t left = agent->tokens_max - agent->tokens_sampled;
+        if (left <= 0) {
+            stop_set(agent, AGENT_STOP_TOKENS, "%" PRId64 " tokens", agent->tokens_max);
+            return 0;
+        }
+        tokens = left < tokens ? left : tokens;
+    }
+    return narrow_i32(tokens);
+}
+
+static void go_to_generate(struct agent *agent, struct agent_effects *effects) {
+    int32_t tokens = agent->stop == AGENT_GOES_ON ? turn_tokens(agent) : 0;
+    if (agent->stop != AGENT_GOES_ON) {
+        go_to_end(agent, effects);
+        return;
+    }
+    agent->state = AGENT_STATE_GENERATING;
+    agent->turns++;
+    agent->call_count = 0;
+    agent->call_index = 0;
+    struct agent_effect *effect = effect_add(effects, AGENT_GENERATE);
+    effect->tokens_max = tokens;
+    effect->first_call_number = agent->calls_total;
+}
+
+static void go_to_call(struct agent *agent, struct agent_effects *effects) {
+    if (agent->stop != AGENT_GOES_ON) {
+        go_to_end(agent, effects);
+        return;
+    }
+    if (agent->call_index == agent->call_count) {
+        agent->state = AGENT_STATE_TURN_END;
+        effect_add(effects, AGENT_RECORD_TURN_END);
+        return;
+    }
+    agent->state = AGENT_STATE_CALL;
+    effect_add(effects, AGENT_RECORD_CALL)->call_index = agent->call_index;
+}
+
+/* ---- after a generation --------------------------------------------------------------------- */
+
+static void
+take_output(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
+    agent->reason = event->reason;
+    agent->tokens_sampled += event->sampled;
+    if (event->context_tokens > 0) {
+        agent->context_tokens = event->context_tokens;
+    }
+    agent->end_is_missing = event->reason != FINISH_EOS;
+    agent->has_problems = event->has_problems;
+    int written =
+        snprintf(agent->problem, sizeof agent->problem, "%.*s", VIEW_ARGUMENTS(event->problem));
+    ASSERT(written >= 0);
+    if (event->reason == FINISH_ERROR) {
+        bool is_full = event->error != NULL && event->error->code == RESULT_LIMIT;
+        stop_set_error(
+            agent, is_full ? AGENT_STOP_CONTEXT : AGENT_STOP_ENGINE, event->error, "no reason given"
+        );
+    }
+    if (event->message == NULL) {
+        go_to_end(agent, effects);
+        return;
+    }
+    struct error error = {0};
+    if (is_failed(append_message(agent, event->message, &error))) {
+        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
+        go_to_end(agent, effects);
+        return;
+    }
+    agent->turn_message = chat_conversation_count(agent->conversation) - 1;
+    agent->context_messages = agent->turn_message + 1;
+    agent->call_count = event->message->call_count;
+    agent->output_is_empty = event->message->content.length == 0 && agent->call_count == 0;
+    agent->state = AGENT_STATE_OUTPUT;
+    effect_add(effects, AGENT_RECORD_OUTPUT);
+}
+
+/* A turn that holds nothing usable: the model is told what was wrong and may try again, a few
+ * times. */
+static void answer_malformed(struct agent *agent, struct agent_effects *effects) {
+    agent->malformed_in_row++;
+    const char *why = agent->problem[0] ? agent->problem : "the turn holds no text and no call";
+    if (agent->malformed_in_row >= AGENT_MALFORMED_MAX) {
+        stop_set(agent, AGENT_STOP_GARBAGE, "%d turns in a row: %s", agent->malformed_in_row, why);
+        go_to_end(agent, effects);
+        return;
+    }
+    char text[AGENT_DETAIL_BYTES + 120];
+    int length = snprintf(
+        text,
+        sizeof text,
+        "Your last turn could not be read: %s. Call a tool, or answer in plain text.",
+        why
+    );
+    ASSERT(length > 0);
+    const struct chat_message message = {.role = CHAT_USER, .content = view_of_text(text)};
+    struct error error = {0};
+    if (is_failed(append_message(agent, &message, &error))) {
+        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
+    }
+    agent->state = AGENT_STATE_TURN_END;
+    effect_add(effects, AGENT_RECORD_TURN_END);
+}
+
+static void decide_after_output(struct agent *agent, struct agent_effects *effects) {
+    if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CONTEXT) {
+        stop_set(
+            agent, AGENT_STOP_CONTEXT, "%d of %d tokens", agent->context_tokens, agent->context_max
+        );
+    }
+    if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_LENGTH) {
+        if (agent->tokens_max > 0 && agent->tokens_sampled >= agent->tokens_max) {
+            stop_set(agent, AGENT_STOP_TOKENS, "%" PRId64 " tokens", agent->tokens_max);
+        } else if (agent->context_tokens >= agent->context_max) {
+            stop_set(agent, AGENT_STOP_CONTEXT, "all %d tokens are used", agent->context_max);
+        } else {
+            stop_set(agent, AGENT_STOP_LENGTH, "no end after %d tokens", agent->turn_tokens_max);
+        }
+    }
+    if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CANCELLED) {
+        stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "the generation was cancelled");
+    }
+    if (agent->stop != AGENT_GOES_ON) {
+        go_to_end(agent, effects);
+        return;
+    }
+    if (agent->call_count == 0 && (agent->has_problems || agent->output_is_empty)) {
+        answer_malformed(agent, effects);
+        return;
+    }
+    agent->malformed_in_row = 0;
+    if (agent->call_count == 0) {
+        stop_set(agent, AGENT_STOP_ANSWER, "%s", "");
+    } else if (agent->turns >= agent->turns_max) {
+        /* Nobody would read the results. */
+        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max);
+    } else if (agent->calls_total + agent->call_count > AGENT_CALLS_MAX) {
+        stop_set(agent, AGENT_STOP_REPEAT, "more than %d calls", AGENT_CALLS_MAX);
+    }
+    agent->calls_total += agent->call_count;
+    go_to_call(agent, effects);
+}
+
+/* ---- after a call --------------------------------------------------------------------------- */
+
+/* FNV-1a, 64 bits: good enough to compare a few dozen texts of one run. */
+static uint64_t hash_bytes(uint64_t hash, struct view bytes) {
+    for (size_t i = 0; i < bytes.length; i++) {
+        hash = (hash ^ bytes.data[i]) * UINT64_C(1099511628211);
+    }
+    return (hash ^ 0xFFU) * UINT64_C(1099511628211); /* separates the parts */
+}
+
+/* Counts how often this call gave this result since a call last gave something new. */
+static int count_repeats(struct agent *agent, const struct chat_call *call, struct view text) {
+    uint64_t hash = hash_bytes(UINT64_C(14695981039346656037), call->name);
+    hash = hash_bytes(hash, call->arguments);
+    hash = hash_bytes(hash, text);
+    for (size_t i = 0; i < agent->fingerprint_count; i++) {
+        if (agent->fingerprints[i] == hash) {
+            return ++agent->fingerprint_counts[i];
+        }
+    }
+    /* Something new happened: earlier repetitions were not in vain. */
+    for (size_t i = 0; i < agent->fingerprint_count; i++) {
+        agent->fingerprint_counts[i] = 1;
+    }
+    if (agent->fingerprint_count == AGENT_HISTORY_COUNT) {
+        agent->fingerprint_count--;
+        memmove(
+            agent->fingerprints,
+            agent->fingerprints + 1,
+            agent->fingerprint_count * sizeof agent->fingerprints[0]
+        );
+    }
+    agent->fingerprints[agent->fingerprint_count] = hash;
+    agent->fingerprint_counts[agent->fingerprint_count] = 1;
+    agent->fingerprint_count++;
+    return 1;
+}
+
+static bool tool_is_declared(const struct agent *agent, struct view name) {
+    for (size_t i = 0; i < agent->tool_count; i++) {
+        if (view_equals(agent->tool_names[i], name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void
+take_result(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
+    const struct chat_call *call = agent_call(agent, agent->call_index);
+    agent->unknown_in_row = tool_is_declared(agent, call->name) ? 0 : agent->unknown_in_row + 1;
+    int repeats = count_repeats(agent, call, event->text);
+    if (event->ends_task) {
+        stop_set(agent, AGENT_STOP_FINISH, "%s", "");
+    } else if (agent->unknown_in_row >= AGENT_UNKNOWN_MAX) {
+        stop_set(
+            agent,
+            AGENT_STOP_UNKNOWN,
+            "%d in a row, the last one \"%.*s\"",
+            agent->unknown_in_row,
+            (int)(call->name.length > 64 ? 64 : call->name.length),
+            (const char *)call->name.data
+        );
+    } else if (repeats >= AGENT_REPEATS_MAX) {
+        stop_set(
+            agent,
+            AGENT_STOP_REPEAT,
+            "%.*s, %d times",
+            (int)(call->name.length > 64 ? 64 : call->name.length),
+            (const char *)call->name.data,
+            repeats
+        );
+    }
+    const struct chat_message message = {
+        .role = CHAT_TOOL, .content = event->text, .call_id = call->id};
+    struct error error = {0};
+    if (is_failed(append_message(agent, &message, &error))) {
+        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
+    }
+    agent->state = AGENT_STATE_RESULT;
+    effect_add(effects, AGENT_RECORD_RESULT)->call_index = agent->call_index;
+}
+
+static void go_to_calling(struct agent *agent, int64_t now_ms, struct agent_effects *effects) {
+    if (agent->stop != AGENT_GOES_ON) {
+        /* Recorded, but never started: say so, then leave. */
+        agent->state = AGENT_STATE_RESULT;
+        struct agent_effect *record = effect_add(effects, AGENT_RECORD_RESULT);
+        record->call_index = agent->call_index;
+        record->is_cancelled = true;
+        return;
+    }
+    agent->state = AGENT_STATE_CALLING;
+    struct agent_effect *effect = effect_add(effects, AGENT_CALL);
+    effect->call_index = agent->call_index;
+    if (agent->deadline_ms != INT64_MAX) {
+        int64_t left = agent->deadline_ms - now_ms;
+        effect->time_ms_max = left > 1 ? left : 1;
+    }
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+static void start(struct agent *agent, int64_t now_ms, struct agent_effects *effects) {
+    agent->state = AGENT_STATE_BEGIN;
+    effect_add(effects, AGENT_RECORD_BEGIN);
+    if (agent->time_ms_max > 0) {
+        agent->deadline_ms = now_ms + agent->time_ms_max;
+        effect_add(effects, AGENT_WAIT)->wake_ms = agent->deadline_ms;
+    }
+}
+
+static void
+recorded(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
+    if (agent->state == AGENT_STATE_BEGIN) {
+        go_to_turn(agent, effects);
+    } else if (agent->state == AGENT_STATE_TURN) {
+        agent->append_tokens = event->append_tokens;
+        go_to_generate(agent, effects);
+    } else if (agent->state == AGENT_STATE_OUTPUT) {
+        decide_after_output(agent, effects);
+    } else if (agent->state == AGENT_STATE_CALL) {
+        go_to_calling(agent, event->now_ms, effects);
+    } else if (agent->state == AGENT_STATE_RESULT) {
+        agent->call_index++;
+        go_to_call(agent, effects);
+    } else if (agent->state == AGENT_STATE_TURN_END) {
+        agent->turn_is_open = false;
+        go_to_turn(agent, effects);
+    } else if (agent->state == AGENT_STATE_END) {
+        agent->state = AGENT_STATE_FINISHED;
+        effect_add(effects, AGENT_FINISH);
+    }
+}
+
+/* What cannot be recorded is not acted upon. The end is still recorded if that works. */
+static void
+record_failed(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
+    if (agent->state == AGENT_STATE_END) {
+        agent->state = AGENT_STATE_FINISHED;
+        if (agent->stop != AGENT_STOP_RECORD) {
+            agent->stop = AGENT_GOES_ON; /* the outcome itself is not durable */
+            stop_set_error(agent, AGENT_STOP_RECORD, event->error, "unknown");
+        }
+        effect_add(effects, AGENT_FINISH);
+        return;
+    }
+    if (agent->stop == AGENT_GOES_ON || agent->stop == AGENT_STOP_ANSWER ||
+        agent->stop == AGENT_STOP_FINISH) {
+        agent->stop = AGENT_GOES_ON;
+        stop_set_error(agent, AGENT_STOP_RECORD, event->error, "unknown");
+    }
+    agent->turn_is_open = false; /* closing it would fail in the same way; the store marks it */
+    agent->state = AGENT_STATE_END;
+    effect_add(effects, AGENT_RECORD_END);
+}
+
+static void wish_to_stop(
+    struct agent *agent, enum agent_stop stop, const char *detail, struct agent_effects *effects
+) {
+    if (agent->stop != AGENT_GOES_ON || agent->state == AGENT_STATE_FINISHED) {
+        return;
+    }
+    stop_set(agent, stop, "%s", detail);
+    if (agent->state == AGENT_STATE_NEW) {
+        agent->state = AGENT_STATE_FINISHED;
+        effect_add(effects, AGENT_FINISH);
+    } else if (agent->state == AGENT_STATE_GENERATING) {
+        effect_add(effects, AGENT_CANCEL_GENERATE);
+    } else if (agent->state == AGENT_STATE_CALLING) {
+        effect_add(effects, AGENT_CANCEL_CALL);
+    }
+}
+
+static void time_came(struct agent *agent, int64_t now_ms, struct agent_effects *effects) {
+    if (agent->deadline_ms == INT64_MAX || agent->state == AGENT_STATE_FINISHED) {
+        return;
+    }
+    if (now_ms < agent->deadline_ms) {
+        effect_add(effects, AGENT_WAIT)->wake_ms = agent->deadline_ms;
+        return;
+    }
+    char detail[64];
+    int length =
+        snprintf(detail, sizeof detail, "%.1f seconds", (double)agent->time_ms_max / 1000.0);
+    ASSERT(length > 0);
+    wish_to_stop(agent, AGENT_STOP_TIME, detail, effects);
+}
+
+void agent_handle(
+    struct agent *agent, const struct agent_event *event, struct agent_effects *effects
+) {
+    *effects = (struct agent_effects){0};
+    enum agent_state state = agent->state;
+    if (event->type == AGENT_START && state == AGENT_STATE_NEW) {
+        start(agent, event->now_ms, effects);
+    } else if (event->type == AGENT_RECORDED) {
+        recorded(agent, event, effects);
+    } else if (event->type == AGENT_RECORD_FAILED) {
+        record_failed(agent, event, effects);
+    } else if (event->type == AGENT_GENERATED && state == AGENT_STATE_GENERATING) {
+        take_output(agent, event, effects);
+    } else if (event->type == AGENT_CALLED && state == AGENT_STATE_CALLING) {
+        take_result(agent, event, effects);
+    } else if (event->type == AGENT_CALL_FAILED && state == AGENT_STATE_CALLING) {
+        stop_set_error(agent, AGENT_STOP_TOOL, event->error, "no reason given");
+        agent->state = AGENT_STATE_RESULT;
+        struct agent_effect *record = effect_add(effects, AGENT_RECORD_RESULT);
+        record->call_index = agent->call_index;
+        record->is_cancelled = true;
+    } else if (event->type == AGENT_TIME) {
+        time_came(agent, event->now_ms, effects);
+    } else if (event->type == AGENT_INTERRUPT) {
+        char who[AGENT_DETAIL_BYTES];
+        int length = snprintf(who, sizeof who, "%.*s", VIEW_ARGUMENTS(event->text));
+        ASSERT(length >= 0);
+        wish_to_stop(agent, AGENT_STOP_INTERRUPT, length > 0 ? who : "by the user", effects);
+    }
+}
+
+/* ---- questions ------------------------------------------------------------------------------ */
+
+const struct chat_conversation *agent_conversation(const struct agent *agent) {
+    return agent->conversation;
+}
+
+struct chat_options agent_chat_options(const struct agent *agent) {
+    struct chat_options options = chat_options_default();
+    options.effort = agent->effort;
+    options.keep_thinking = true;
+    return options;
+}
+
+const struct chat_call *agent_call(const struct agent *agent, size_t index) {
+    ASSERT(index < agent->call_count);
+    return &chat_conversation_messages(agent->conversation)[agent->turn_message].calls[index];
+}
+
+size_t agent_call_count(const struct agent *agent) {
+    return agent->call_count;
+}
+
+enum agent_stop agent_stop(const struct agent *agent) {
+    return agent->stop;
+}
+
+const char *agent_stop_detail(const struct agent *agent) {
+    return agent->detail;
+}
+
+int32_t agent_turns(const struct agent *agent) {
+    return agent->turns;
+}
+
+int32_t agent_turns_max(const struct agent *agent) {
+    return agent->turns_max;
+}
+
+int64_t agent_tokens_sampled(const struct agent *agent) {
+    return agent->tokens_sampled;
+}
+
+int32_t agent_context_tokens(const struct agent *agent) {
+    return agent->context_tokens;
+}
+
+int64_t agent_deadline_ms(const struct agent *agent) {
+    return agent->deadline_ms;
+}
+
+bool agent_is_finished(const struct agent *agent) {
+    return agent->state == AGENT_STATE_FINISHED;
+}

@@ -1,0 +1,158 @@
+/* One agent as a state machine: an event goes in, a short list of effects comes out.
+ *
+ * The agent decides and does nothing else: no I/O, no threads, no clock (each event carries the
+ * time), so the same events give the same effects. Whoever drives it (loop.h, or a test's script)
+ * carries out the effects in order and answers with one event each. Its rule is that a step is on
+ * the disk before it is acted upon: a RECORD effect comes first and the action follows only after
+ * AGENT_RECORDED. Memory is bounded by the limits below. Thread: one at a time; between an effect
+ * and its answer the driver may lend the conversation to one worker, since the agent changes it
+ * only on AGENT_GENERATED and AGENT_CALLED.
+ *
+ *     start -> record begin -> [record turn -> generate -> record output ->
+ *              (record call -> call -> record result)* -> record turn end]* -> record end -> finish
+ */
+#ifndef HEARTH_RUNTIME_AGENT_H
+#define HEARTH_RUNTIME_AGENT_H
+
+#include "engine/chat.h"
+#include "engine/engine.h"
+#include "tools/tool.h"
+
+#define AGENT_TURNS_MAX_DEFAULT      40 /* generations of one run */
+#define AGENT_REPEATS_MAX            4  /* same call, same result, with nothing new in between */
+#define AGENT_UNKNOWN_MAX            4  /* calls of unknown tools in a row */
+#define AGENT_MALFORMED_MAX          3 /* turns in a row that hold neither a readable call nor text */
+#define AGENT_CALLS_MAX              4096 /* calls of one run */
+#define AGENT_CONVERSATION_BYTES_MAX ((size_t)64 << 20)
+#define AGENT_HISTORY_COUNT          64 /* fingerprints of calls remembered */
+#define AGENT_EFFECTS_MAX            3  /* of one event */
+#define AGENT_DETAIL_BYTES           240
+
+/* Why a run ended. */
+enum agent_stop {
+    AGENT_GOES_ON,
+    AGENT_STOP_ANSWER,    /* the model ended with a turn that calls nothing */
+    AGENT_STOP_FINISH,    /* it called the finish tool */
+    AGENT_STOP_TURNS,     /* turn limit */
+    AGENT_STOP_TOKENS,    /* token budget */
+    AGENT_STOP_TIME,      /* time budget */
+    AGENT_STOP_REPEAT,    /* the same call gave the same result again and again */
+    AGENT_STOP_UNKNOWN,   /* calls of unknown tools in a row */
+    AGENT_STOP_GARBAGE,   /* turns in a row that cannot be read */
+    AGENT_STOP_LENGTH,    /* one turn did not end within its token limit */
+    AGENT_STOP_CONTEXT,   /* the context is full */
+    AGENT_STOP_INTERRUPT, /* the user asked to stop */
+    AGENT_STOP_ENGINE,    /* the engine failed */
+    AGENT_STOP_RECORD,    /* a step could not be made durable */
+    AGENT_STOP_TOOL       /* the host could not run a tool at all (not: the tool failed) */
+};
+
+const char *agent_stop_name(enum agent_stop stop); /* "answer", "finish", "turns", ... */
+const char *agent_stop_text(enum agent_stop stop); /* a few words for people */
+/* Exit status of the program: 0 done, 1 task failed, 3 refused, 4 budget, 5 data, 6 engine, 130. */
+int agent_stop_exit_status(enum agent_stop stop);
+
+struct agent_options {
+    struct view system;            /* system text */
+    struct view task;              /* what the user asks */
+    const struct chat_tool *tools; /* [tool_count] declared to the model; copied */
+    size_t tool_count;
+    int32_t effort;          /* CHAT_EFFORT_OFF, or 1..100 */
+    int32_t turns_max;       /* 0: AGENT_TURNS_MAX_DEFAULT */
+    int32_t turn_tokens_max; /* sampled tokens of one turn; 0: until the context is full */
+    int64_t tokens_max;      /* sampled tokens of the run; 0: none */
+    int64_t time_ms_max;     /* from the start event; 0: none */
+    int32_t context_max;     /* tokens of the context; > 0 */
+};
+
+enum agent_event_type {
+    AGENT_START,
+    AGENT_RECORDED,      /* the last RECORD effect is durable; prompt_tokens after RECORD_TURN */
+    AGENT_RECORD_FAILED, /* error */
+    AGENT_GENERATED,     /* the generation ended, for whatever reason */
+    AGENT_CALLED,        /* the tool ended */
+    AGENT_CALL_FAILED,   /* the host could not run it: error */
+    AGENT_TIME,          /* the time asked for with AGENT_WAIT has come, or any later one */
+    AGENT_INTERRUPT      /* somebody asks to stop: text says who, empty: the user */
+};
+
+struct agent_event {
+    enum agent_event_type type;
+    int64_t now_ms;            /* monotonic */
+    const struct error *error; /* *_FAILED, and GENERATED with FINISH_ERROR */
+    int32_t append_tokens;     /* RECORDED after RECORD_TURN: tokens to append to the context */
+    enum finish_reason reason; /* GENERATED */
+    int32_t sampled;           /* GENERATED: tokens */
+    int32_t context_tokens;    /* GENERATED: whole context now; 0 when nothing ran */
+    const struct chat_message *message; /* GENERATED: role assistant; null when nothing ran */
+    bool has_problems;                  /* GENERATED: the parser skipped something */
+    struct view problem;                /* GENERATED: its first problem in words, may be empty */
+    enum tool_status status;            /* CALLED */
+    struct view text;                   /* CALLED: for the model; INTERRUPT: detail */
+    bool ends_task;                     /* CALLED: the finish tool */
+};
+
+enum agent_effect_type {
+    AGENT_RECORD_BEGIN,    /* session and agent */
+    AGENT_RECORD_TURN,     /* a turn with the messages and tokens of its prompt */
+    AGENT_GENERATE,        /* append the prompt of the turn and sample */
+    AGENT_CANCEL_GENERATE, /* answered by AGENT_GENERATED */
+    AGENT_RECORD_OUTPUT,   /* tokens and message of the model */
+    AGENT_RECORD_CALL,     /* before it starts */
+    AGENT_CALL,
+    AGENT_CANCEL_CALL, /* answered by AGENT_CALLED */
+    AGENT_RECORD_RESULT,
+    AGENT_RECORD_TURN_END,
+    AGENT_RECORD_END,
+    AGENT_WAIT,  /* send AGENT_TIME at wake_ms; replaces an earlier wait */
+    AGENT_FINISH /* nothing follows */
+};
+
+struct agent_effect {
+    enum agent_effect_type type;
+    size_t from_message;      /* RECORD_TURN: messages [from, count) are new in the context */
+    bool end_is_missing;      /* RECORD_TURN: the last generation ended without end of sequence */
+    int32_t tokens_max;       /* GENERATE */
+    size_t first_call_number; /* GENERATE: of the calls in its output */
+    size_t call_index;        /* *_CALL, RECORD_RESULT: within the turn */
+    int64_t time_ms_max;      /* CALL: until the deadline; 0: no deadline */
+    int64_t wake_ms;          /* WAIT */
+    bool is_cancelled;        /* RECORD_RESULT: the call was recorded but never started */
+};
+
+struct agent_effects {
+    size_t count;
+    struct agent_effect items[AGENT_EFFECTS_MAX];
+};
+
+struct agent;
+
+/* Copies everything in the options. Expected errors: MEMORY. */
+MUST_CHECK result
+agent_create(struct agent **out, const struct agent_options *options, struct error *error);
+void agent_destroy(struct agent *agent); /* accepts null */
+void agent_cleanup(struct agent **agent);
+
+/* Takes one event; *effects is overwritten. Events that do not fit the state (a late time, a
+ * second interrupt) give no effects. */
+void agent_handle(
+    struct agent *agent, const struct agent_event *event, struct agent_effects *effects
+);
+
+const struct chat_conversation *agent_conversation(const struct agent *agent);
+struct chat_options agent_chat_options(const struct agent *agent);
+/* Call `index` of the present turn; borrowed until the next event. */
+const struct chat_call *agent_call(const struct agent *agent, size_t index);
+size_t agent_call_count(const struct agent *agent); /* of the present turn */
+enum agent_stop agent_stop(const struct agent *agent);
+/* Numbers or the error behind the stop, one line; "" when the name says it all. */
+const char *agent_stop_detail(const struct agent *agent);
+int32_t agent_turns(const struct agent *agent);
+int32_t agent_turns_max(const struct agent *agent);
+int64_t agent_tokens_sampled(const struct agent *agent);
+int32_t agent_context_tokens(const struct agent *agent);
+/* Deadline on the clock of the events; INT64_MAX when there is none. */
+int64_t agent_deadline_ms(const struct agent *agent);
+bool agent_is_finished(const struct agent *agent);
+
+#endif

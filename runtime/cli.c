@@ -1,0 +1,476 @@
+/* Finding the command, reading its options with getopt_long, and help from the same table. */
+#include "cli.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#define PATH_WORDS_MAX  2
+#define INPUT_BYTES_MAX ((size_t)64 << 20)
+
+const struct cli_command *const cli_commands[] = {
+    &command_run,
+    &command_sessions_list,
+    &command_sessions_show,
+    &command_doctor,
+    &command_model_inspect,
+    &command_model_tokens,
+    &command_model_render,
+    &command_model_parse,
+    &command_model_logits,
+    &command_tool_list,
+    &command_tool_call,
+    &command_sandbox_run,
+    &command_sandbox_file,
+};
+const size_t cli_command_count = COUNT_OF(cli_commands);
+
+/* ---- help ----------------------------------------------------------------------------------- */
+
+static void print_version(void) {
+    (void)printf("hearth %s\n", HEARTH_VERSION);
+}
+
+static void print_usage(FILE *file, const struct cli_command *command) {
+    (void)fprintf(
+        file,
+        "usage: hearth %s%s%s%s\n",
+        command->path,
+        command->operands[0] ? " " : "",
+        command->operands,
+        command->option_count > 0 ? " [OPTION]..." : ""
+    );
+}
+
+static void print_option(const struct cli_option *option) {
+    char left[64];
+    char letter[8] = "    ";
+    bool has_name = option->name[0] != '\0';
+    if (option->letter != 0) {
+        int length = snprintf(letter, sizeof letter, "-%c%s", option->letter, has_name ? ", " : "");
+        ASSERT(length > 0);
+    }
+    int length = snprintf(
+        left,
+        sizeof left,
+        "%s%s%s%s%s",
+        letter,
+        has_name ? "--" : "",
+        option->name,
+        option->value != NULL ? " " : "",
+        option->value != NULL ? option->value : ""
+    );
+    ASSERT(length > 0);
+    (void)printf("  %-30s %s\n", left, option->help);
+}
+
+static void print_command_help(const struct cli_command *command) {
+    static const struct cli_option common[] = {
+        {"help", 'h', NULL, "this text"},
+        {"version", 'V', NULL, "the program's version"},
+    };
+    print_usage(stdout, command);
+    (void)printf("\n%s\n", command->summary);
+    if (command->text != NULL) {
+        (void)printf("\n%s", command->text);
+    }
+    (void)printf("\noptions:\n");
+    for (size_t i = 0; i < command->option_count; i++) {
+        print_option(&command->options[i]);
+    }
+    for (size_t i = 0; i < COUNT_OF(common); i++) {
+        print_option(&common[i]);
+    }
+}
+
+static bool path_begins_with(const char *path, const char *group) {
+    size_t length = strlen(group);
+    return length == 0 || (strncmp(path, group, length) == 0 && path[length] == ' ');
+}
+
+static void print_group_help(FILE *file, const char *group) {
+    (void)fprintf(
+        file, "usage: hearth %s%sCOMMAND [OPTION]...\n\ncommands:\n", group, group[0] ? " " : ""
+    );
+    for (size_t i = 0; i < cli_command_count; i++) {
+        const struct cli_command *command = cli_commands[i];
+        if (path_begins_with(command->path, group)) {
+            (void)fprintf(file, "  hearth %-18s %s\n", command->path, command->summary);
+        }
+    }
+    (void)fprintf(
+        file,
+        "\n'hearth COMMAND --help' tells more; --version shows the version; see also man hearth.\n"
+    );
+}
+
+/* ---- messages ------------------------------------------------------------------------------- */
+
+int cli_fail(int status, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    ASSERT(length >= 0);
+    for (char *at = text; *at != '\0'; at++) {
+        if ((unsigned char)*at < 0x20 || *at == 0x7F) {
+            *at = '?'; /* one line, and nothing that a terminal would obey */
+        }
+    }
+    (void)fflush(stdout);
+    (void)fprintf(stderr, "hearth: %s\n", text);
+    return status;
+}
+
+int cli_usage(const struct cli_arguments *arguments, const char *format, ...) {
+    char text[512];
+    va_list list;
+    va_start(list, format);
+    int length = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    ASSERT(length >= 0);
+    int status = cli_fail(STATUS_USAGE, "%s", text);
+    print_usage(stderr, arguments->command);
+    return status;
+}
+
+int cli_status_of(result failed) {
+    if (failed.code == RESULT_LIMIT) {
+        return STATUS_REFUSED;
+    }
+    if (failed.code == RESULT_MEMORY || failed.code == RESULT_DEVICE ||
+        failed.code == RESULT_TIMEOUT) {
+        return STATUS_ENGINE;
+    }
+    return STATUS_DATA;
+}
+
+int cli_fail_error(result failed, const struct error *error) {
+    return cli_fail(cli_status_of(failed), "%s", error->message);
+}
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+static size_t option_index(const struct cli_command *command, const char *name) {
+    for (size_t i = 0; i < command->option_count; i++) {
+        if (strcmp(command->options[i].name, name) == 0) {
+            return i;
+        }
+    }
+    return SIZE_MAX;
+}
+
+const char *cli_value(const struct cli_arguments *arguments, const char *name) {
+    size_t index = option_index(arguments->command, name);
+    ASSERT(index != SIZE_MAX); /* the command declares every option it asks for */
+    return arguments->values[index];
+}
+
+bool cli_has(const struct cli_arguments *arguments, const char *name) {
+    return cli_value(arguments, name) != NULL;
+}
+
+bool cli_i64(
+    const struct cli_arguments *arguments, const char *name, int64_t min, int64_t max, int64_t *out
+) {
+    const char *text = cli_value(arguments, name);
+    int64_t value = 0;
+    if (text == NULL) {
+        return true;
+    }
+    if (!parse_i64(view_of_text(text), &value) || value < min || value > max) {
+        (void)cli_usage(
+            arguments,
+            "--%s wants a whole number from %lld to %lld, not '%.60s'",
+            name,
+            (long long)min,
+            (long long)max,
+            text
+        );
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+bool cli_u64(const struct cli_arguments *arguments, const char *name, uint64_t *out) {
+    const char *text = cli_value(arguments, name);
+    if (text != NULL && !parse_u64(view_of_text(text), out)) {
+        (void)cli_usage(arguments, "--%s wants a whole number, not '%.60s'", name, text);
+        return false;
+    }
+    return true;
+}
+
+bool cli_double(
+    const struct cli_arguments *arguments, const char *name, double min, double max, double *out
+) {
+    const char *text = cli_value(arguments, name);
+    double value = 0.0;
+    if (text == NULL) {
+        return true;
+    }
+    if (!parse_double(view_of_text(text), &value) || value < min || value > max) {
+        (void)cli_usage(
+            arguments, "--%s wants a number from %g to %g, not '%.60s'", name, min, max, text
+        );
+        return false;
+    }
+    *out = value;
+    return true;
+}
+
+bool duration_parse(struct view text, int64_t *milliseconds) {
+    static const struct {
+        const char *unit;
+        int64_t factor;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"", 1000}};
+    for (size_t i = 0; i < COUNT_OF(units); i++) {
+        struct view unit = view_of_text(units[i].unit);
+        double value = 0.0;
+        if (!view_ends_with(text, unit)) {
+            continue;
+        }
+        struct view number = view_slice(text, 0, text.length - unit.length);
+        if (!parse_double(number, &value)) {
+            return false;
+        }
+        value *= (double)units[i].factor;
+        if (value < 1.0 || value > 1e12) {
+            return false;
+        }
+        *milliseconds = (int64_t)value;
+        return true;
+    }
+    return false;
+}
+
+bool cli_duration(const struct cli_arguments *arguments, const char *name, int64_t *out) {
+    const char *text = cli_value(arguments, name);
+    if (text != NULL && !duration_parse(view_of_text(text), out)) {
+        (void
+        )cli_usage(arguments, "--%s wants a time such as 90s, 10m or 2h, not '%.60s'", name, text);
+        return false;
+    }
+    return true;
+}
+
+/* ---- input, output -------------------------------------------------------------------------- */
+
+static result read_stream(int fd, struct buffer *out, struct error *error) {
+    char piece[65536];
+    for (;;) {
+        ssize_t count = read(fd, piece, sizeof piece);
+        if (count < 0 && errno == EINTR) {
+            continue;
+        }
+        if (count < 0) {
+            int error_number = errno;
+            FAIL_FOREIGN(
+                error, IO, error_number, "cannot read standard input: %s", strerror(error_number)
+            );
+        }
+        if (count == 0) {
+            return OK;
+        }
+        TRY_NOTE(
+            error,
+            buffer_append(out, view_of(piece, (size_t)count), error),
+            "while reading standard input"
+        );
+    }
+}
+
+result cli_input(const char *word, bool word_is_path, struct buffer *out, struct error *error) {
+    buffer_init(out, INPUT_BYTES_MAX);
+    if (word == NULL || (word_is_path && strcmp(word, "-") == 0)) {
+        return read_stream(STDIN_FILENO, out, error);
+    }
+    if (word_is_path) {
+        return file_read(word, out, error);
+    }
+    return buffer_append_text(out, word, error);
+}
+
+bool cli_print(struct view text) {
+    size_t written = text.length == 0 ? 0 : fwrite(text.data, 1, text.length, stdout);
+    if (written != text.length || fflush(stdout) != 0) {
+        (void)cli_fail(STATUS_DATA, "cannot write to standard output: %s", strerror(errno));
+        return false;
+    }
+    return true;
+}
+
+/* ---- parsing -------------------------------------------------------------------------------- */
+
+struct getopt_table {
+    struct option options[CLI_OPTIONS_MAX + 3];
+    char letters[3 * CLI_OPTIONS_MAX + 8];
+};
+
+enum { CODE_HELP = 'h', CODE_VERSION = 'V', CODE_FIRST = 0x100 };
+
+static void table_fill(struct getopt_table *table, const struct cli_command *command) {
+    size_t letters = 0;
+    table->letters[letters++] = ':';
+    table->letters[letters++] = 'h';
+    table->letters[letters++] = 'V';
+    ASSERT(command->option_count <= CLI_OPTIONS_MAX);
+    for (size_t i = 0; i < command->option_count; i++) {
+        const struct cli_option *option = &command->options[i];
+        table->options[i] = (struct option){
+            .name = option->name,
+            .has_arg = option->value != NULL ? required_argument : no_argument,
+            .val = CODE_FIRST + (int)i,
+        };
+        if (option->letter != 0) {
+            table->letters[letters++] = option->letter;
+            if (option->value != NULL) {
+                table->letters[letters++] = ':';
+            }
+        }
+    }
+    table->options[command->option_count] = (struct option){.name = "help", .val = CODE_HELP};
+    table->options[command->option_count + 1] =
+        (struct option){.name = "version", .val = CODE_VERSION};
+    table->options[command->option_count + 2] = (struct option){0};
+    table->letters[letters] = '\0';
+}
+
+static size_t index_of_code(const struct cli_command *command, int code) {
+    if (code >= CODE_FIRST) {
+        return (size_t)(code - CODE_FIRST);
+    }
+    for (size_t i = 0; i < command->option_count; i++) {
+        if (command->options[i].letter == (char)code) {
+            return i;
+        }
+    }
+    return SIZE_MAX;
+}
+
+/* argv[0] is the last word of the path. */
+static int run_command(const struct cli_command *command, int argc, char **argv) {
+    struct cli_arguments arguments = {.command = command};
+    struct getopt_table table;
+    table_fill(&table, command);
+    opterr = 0;
+    optind = 0;
+    for (;;) {
+        int code = getopt_long(argc, argv, table.letters, table.options, NULL);
+        if (code == -1) {
+            break;
+        }
+        if (code == CODE_HELP) {
+            print_command_help(command);
+            return STATUS_DONE;
+        }
+        if (code == CODE_VERSION) {
+            print_version();
+            return STATUS_DONE;
+        }
+        if (code == ':') {
+            return cli_usage(&arguments, "%.100s wants a value", argv[optind - 1]);
+        }
+        if (code == '?') {
+            return cli_usage(&arguments, "unknown option '%.100s'", argv[optind - 1]);
+        }
+        size_t index = index_of_code(command, code);
+        ASSERT(index < command->option_count);
+        arguments.values[index] = optarg != NULL ? optarg : "";
+    }
+    arguments.words = argv + optind;
+    arguments.word_count = argc - optind;
+    if (arguments.word_count < command->words_min) {
+        return cli_usage(&arguments, "something is missing after 'hearth %s'", command->path);
+    }
+    if (command->words_max >= 0 && arguments.word_count > command->words_max) {
+        return cli_usage(&arguments, "unexpected '%.100s'", arguments.words[command->words_max]);
+    }
+    return command->run(&arguments);
+}
+
+/* A command with a parser of its own: only help and version as its first word are handled here. */
+static int run_raw_command(const struct cli_command *command, int argc, char **argv) {
+    const char *first = argc > 1 ? argv[1] : "";
+    if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
+        print_command_help(command);
+        return STATUS_DONE;
+    }
+    if (strcmp(first, "--version") == 0 || strcmp(first, "-V") == 0) {
+        print_version();
+        return STATUS_DONE;
+    }
+    return command->run_raw(argc, argv);
+}
+
+/* Whether the words argv[1..] begin with the command's path; *used is how many of them. */
+static bool path_matches(const struct cli_command *command, int argc, char **argv, int *used) {
+    const char *at = command->path;
+    int index = 1;
+    while (*at != '\0') {
+        size_t length = strcspn(at, " ");
+        if (index >= argc || strlen(argv[index]) != length ||
+            strncmp(argv[index], at, length) != 0) {
+            return false;
+        }
+        at += length;
+        at += *at == ' ' ? 1 : 0;
+        index++;
+    }
+    *used = index - 1;
+    return true;
+}
+
+static bool is_group(const char *word) {
+    for (size_t i = 0; i < cli_command_count; i++) {
+        if (word[0] != '\0' && path_begins_with(cli_commands[i]->path, word)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* No command was named: help, version, or what is wrong. */
+static int run_group(const char *group, const char *word) {
+    if (word == NULL) {
+        (void)cli_fail(STATUS_USAGE, "which command?");
+        print_group_help(stderr, group);
+        return STATUS_USAGE;
+    }
+    if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
+        print_group_help(stdout, group);
+        return STATUS_DONE;
+    }
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        print_version();
+        return STATUS_DONE;
+    }
+    (void)cli_fail(
+        STATUS_USAGE,
+        "%s '%s%s%.100s'",
+        word[0] == '-' ? "unknown option" : "there is no command",
+        group,
+        group[0] ? " " : "",
+        word
+    );
+    (void)fprintf(stderr, "usage: hearth %s%sCOMMAND [OPTION]...\n", group, group[0] ? " " : "");
+    return STATUS_USAGE;
+}
+
+int cli_main(int argc, char **argv) {
+    for (size_t i = 0; i < cli_command_count; i++) {
+        int used = 0;
+        if (path_matches(cli_commands[i], argc, argv, &used)) {
+            const struct cli_command *command = cli_commands[i];
+            return command->run_raw != NULL ? run_raw_command(command, argc - used, argv + used)
+                                            : run_command(command, argc - used, argv + used);
+        }
+    }
+    if (argc > 1 && is_group(argv[1])) {
+        return run_group(argv[1], argc > 2 ? argv[2] : NULL);
+    }
+    return run_group("", argc > 1 ? argv[1] : NULL);
+}

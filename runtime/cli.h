@@ -1,0 +1,108 @@
+/* The command line: a table of commands, each with its options, from which parsing, help and usage
+ * lines all come.
+ *
+ * A command function returns the program's exit status and prints for itself: results on standard
+ * output, one-line messages on standard error. Thread: main.
+ */
+#ifndef HEARTH_RUNTIME_CLI_H
+#define HEARTH_RUNTIME_CLI_H
+
+#include "base/bytes.h"
+#include "base/json.h"
+
+#ifndef HEARTH_VERSION /* comes from CMakeLists.txt */
+#error "HEARTH_VERSION is not defined"
+#endif
+#define CLI_OPTIONS_MAX 24 /* of one command */
+
+/* Architecture, section 7. */
+enum exit_status {
+    STATUS_DONE = 0,
+    STATUS_TASK_FAILED = 1,
+    STATUS_USAGE = 2,
+    STATUS_REFUSED = 3, /* cannot confine, does not fit, already running */
+    STATUS_BUDGET = 4,
+    STATUS_DATA = 5,   /* bad model, session or file data */
+    STATUS_ENGINE = 6, /* engine or device fault */
+    STATUS_INTERRUPTED = 130
+};
+
+struct cli_option {
+    const char *name;  /* long name; "" for a letter alone, in raw commands */
+    char letter;       /* 0: none */
+    const char *value; /* how the value is called, null: a flag */
+    const char *help;
+};
+
+struct cli_command;
+
+struct cli_arguments {
+    const struct cli_command *command;
+    const char *values[CLI_OPTIONS_MAX]; /* by index into command->options; null: not given */
+    char *const *words;                  /* what is left, [word_count] */
+    int word_count;
+};
+
+struct cli_command {
+    const char *path;     /* "model logits" */
+    const char *operands; /* "[TASK]" */
+    const char *summary;  /* one line */
+    const char *text;     /* further help, may be null */
+    const struct cli_option *options;
+    size_t option_count;
+    int words_min, words_max; /* words_max < 0: any number */
+    int (*run)(const struct cli_arguments *arguments);
+    /* Null, or: takes argc and argv from the last word of the path on, unparsed, and documents its
+     * own options; `run` is then null. */
+    int (*run_raw)(int argc, char **argv);
+};
+
+/* All commands, in the order of the help. */
+extern const struct cli_command *const cli_commands[];
+extern const size_t cli_command_count;
+
+/* Returns the exit status. */
+int cli_main(int argc, char **argv);
+
+/* ---- for command functions ---- */
+
+/* The value of an option, "" for a given flag, null when absent. */
+const char *cli_value(const struct cli_arguments *arguments, const char *name);
+bool cli_has(const struct cli_arguments *arguments, const char *name);
+
+/* "hearth: MESSAGE" on standard error; returns `status`. */
+int cli_fail(int status, const char *format, ...) PRINTF_LIKE(2, 3);
+/* The same with the usage line of the command; returns STATUS_USAGE. */
+int cli_usage(const struct cli_arguments *arguments, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Exit status of a failure to open or use a model, a store or a file. */
+int cli_status_of(result failed);
+int cli_fail_error(result failed, const struct error *error);
+
+/* Typed options: false after having printed why. Absent options leave *out alone. */
+bool cli_i64(
+    const struct cli_arguments *arguments, const char *name, int64_t min, int64_t max, int64_t *out
+);
+bool cli_u64(const struct cli_arguments *arguments, const char *name, uint64_t *out);
+bool cli_double(
+    const struct cli_arguments *arguments, const char *name, double min, double max, double *out
+);
+/* "90", "90s", "10m", "2h", "500ms" to milliseconds. */
+bool cli_duration(const struct cli_arguments *arguments, const char *name, int64_t *out);
+bool duration_parse(struct view text, int64_t *milliseconds);
+
+/* First word as text, else the file "-" or standard input as a whole. */
+MUST_CHECK result
+cli_input(const char *word, bool word_is_path, struct buffer *out, struct error *error);
+/* Writes to standard output; false when that failed (said on standard error). */
+bool cli_print(struct view text);
+
+/* ---- the commands, by file ---- */
+extern const struct cli_command command_run;
+extern const struct cli_command command_sessions_list, command_sessions_show;
+extern const struct cli_command command_model_inspect, command_model_tokens, command_model_render,
+    command_model_parse, command_model_logits;
+extern const struct cli_command command_tool_list, command_tool_call;
+extern const struct cli_command command_sandbox_run, command_sandbox_file;
+extern const struct cli_command command_doctor;
+
+#endif

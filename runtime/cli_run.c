@@ -1,0 +1,491 @@
+/* hearth run: one agent on a workspace, from its options to its exit status.
+ *
+ * Everything is opened in the order in which a refusal is cheapest: options, workspace, state
+ * directory, model; the sandbox probes the machine on a thread of its own meanwhile.
+ */
+#include "cli.h"
+#include "host.h"
+#include "loop.h"
+#include "paths.h"
+
+#include "sandbox/sandbox.h"
+#include <inttypes.h>
+#include <pthread.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#define SYSTEM_TEXT                                                                                \
+    "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
+    "asks."
+#define TASK_BYTES_MAX ((size_t)1 << 20)
+
+static const struct cli_option run_options_table[] = {
+    {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
+    {"model", 0, "DIR", "model in the official layout (default: the bundled one)"},
+    {"effort", 0, "N", "1 to 100, or low (50), high (75), max (100), off (no thinking)"},
+    {"temperature", 0, "T", "0 is greedy (default: generation_config.json, else 1.0)"},
+    {"top-p", 0, "P", "above 0, at most 1 (default: generation_config.json, else 0.95)"},
+    {"seed", 0, "N", "of the sampler (default: drawn, and recorded)"},
+    {"max-time", 0, "TIME", "stop after 90s, 10m, 2h (default: no limit)"},
+    {"max-tokens", 0, "N", "stop after N written tokens (default: no limit)"},
+    {"max-turns", 0, "N", "stop after N turns (default: the model's agent.json, else 40)"},
+    {"tools", 0, "NAMES", "tools to offer, comma-separated (default: shell,read,edit,write)"},
+    {"window", 0, "MODE", "exact (default), or replay: approximate, fewer decoder rows"},
+    {"context", 0, "N", "longest context in tokens (default: the model's)"},
+    {"threads", 0, "N", "threads of the CPU backend (default: one a core)"},
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+    {"json", 0, NULL, "write one JSON object a line instead of text"},
+};
+
+struct run_settings {
+    const struct cli_arguments *arguments;
+    struct buffer task;
+    struct buffer workspace, state, model, snapshots, state_option;
+    struct model_settings model_settings;
+    uint32_t tools;
+    int32_t effort;
+    int64_t time_ms_max, tokens_max, turns_max, context_max, threads;
+    bool has_seed;
+    uint64_t seed;
+    double temperature, top_p; /* negative: the model's default */
+    enum window_mode window;
+};
+
+/* What is open during a run, closed in reverse order. */
+struct run_host {
+    struct session_store *store;
+    struct workspace *workspace;
+    struct loop *loop;
+    struct output *output;
+    struct display *display;
+    struct sandbox *sandbox;
+    struct sandbox_policy policy;
+    struct engine *engine;
+    struct chat_encoder *encoder;
+    struct tool_context *tools;
+    struct tool_declarations declarations;
+    uint64_t sequence;
+};
+
+struct probe_job {
+    struct sandbox *sandbox;
+    result status;
+    struct error error;
+    pthread_t thread;
+    bool is_started;
+};
+
+/* ---- settings ------------------------------------------------------------------------------- */
+
+static void settings_deinit(struct run_settings *settings) {
+    buffer_deinit(&settings->task);
+    buffer_deinit(&settings->workspace);
+    buffer_deinit(&settings->state);
+    buffer_deinit(&settings->model);
+    buffer_deinit(&settings->snapshots);
+    buffer_deinit(&settings->state_option);
+}
+
+static int settings_numbers(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct error error = {0};
+    const char *effort = cli_value(arguments, "effort");
+    const char *window = cli_value(arguments, "window");
+    const char *tools = cli_value(arguments, "tools");
+    settings->temperature = -1.0;
+    settings->top_p = -1.0;
+    settings->tools = TOOL_SET_DEFAULT;
+    settings->has_seed = cli_has(arguments, "seed");
+    if (!cli_double(arguments, "temperature", 0.0, 100.0, &settings->temperature) ||
+        !cli_double(arguments, "top-p", 1e-6, 1.0, &settings->top_p) ||
+        !cli_u64(arguments, "seed", &settings->seed) ||
+        !cli_duration(arguments, "max-time", &settings->time_ms_max) ||
+        !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
+        !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
+        !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
+        !cli_i64(arguments, "threads", 1, 1024, &settings->threads)) {
+        return STATUS_USAGE;
+    }
+    if (effort != NULL &&
+        is_failed(chat_effort_parse(&settings->effort, view_of_text(effort), &error))) {
+        return cli_usage(arguments, "--effort: %s", error.message);
+    }
+    if (tools != NULL && is_failed(tool_set_parse(view_of_text(tools), &settings->tools, &error))) {
+        return cli_usage(arguments, "--tools: %s", error.message);
+    }
+    if (window != NULL && strcmp(window, "replay") == 0) {
+        settings->window = WINDOW_REPLAY;
+    } else if (window != NULL && strcmp(window, "exact") != 0) {
+        return cli_usage(arguments, "--window wants exact or replay, not '%.60s'", window);
+    }
+    return STATUS_DONE;
+}
+
+static int settings_task(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct error error = {0};
+    const char *word = arguments->word_count > 0 ? arguments->words[0] : NULL;
+    if (word == NULL && isatty(STDIN_FILENO) == 1) {
+        return cli_usage(
+            arguments, "there is no task: give it as an argument or on standard input"
+        );
+    }
+    result read = cli_input(word, false, &settings->task, &error);
+    if (is_failed(read)) {
+        return cli_fail_error(read, &error);
+    }
+    struct buffer *task = &settings->task;
+    while (task->length > 0 && strchr("\n\r\t ", task->data[task->length - 1]) != NULL) {
+        task->length--;
+    }
+    if (task->length == 0) {
+        return cli_usage(arguments, "the task is empty");
+    }
+    if (task->length > TASK_BYTES_MAX) {
+        return cli_fail(
+            STATUS_DATA,
+            "the task has %zu bytes, at most %zu are taken",
+            task->length,
+            TASK_BYTES_MAX
+        );
+    }
+    if (!utf8_is_valid(buffer_view(task))) {
+        return cli_fail(STATUS_DATA, "the task is not UTF-8 text");
+    }
+    return STATUS_DONE;
+}
+
+static int settings_places(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    const char *directory = cli_value(arguments, "directory");
+    const char *state = cli_value(arguments, "state");
+    struct error error = {0};
+    result found =
+        path_directory(directory != NULL ? directory : ".", &settings->workspace, &error);
+    if (is_failed(found)) {
+        return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
+    }
+    found = model_directory(cli_value(arguments, "model"), &settings->model, &error);
+    if (is_ok(found)) {
+        found =
+            model_settings_load(buffer_text(&settings->model), &settings->model_settings, &error);
+    }
+    if (is_ok(found)) {
+        found = path_state(state, true, &settings->state, &error);
+    }
+    if (is_ok(found)) {
+        found = path_snapshots(
+            buffer_text(&settings->state),
+            buffer_text(&settings->workspace),
+            &settings->snapshots,
+            &error
+        );
+    }
+    buffer_init(&settings->state_option, 8192);
+    if (is_ok(found) && state != NULL) {
+        found = buffer_append_format(&settings->state_option, &error, " --state %s", state);
+    }
+    if (is_failed(found)) {
+        return cli_fail_error(found, &error);
+    }
+    if (!cli_has(arguments, "effort")) {
+        settings->effort = settings->model_settings.effort;
+    }
+    if (settings->turns_max == 0) {
+        settings->turns_max = settings->model_settings.turns_max;
+    }
+    return STATUS_DONE;
+}
+
+/* ---- sandbox -------------------------------------------------------------------------------- */
+
+static void *probe_main(void *context) {
+    struct probe_job *job = context;
+    job->status = sandbox_open(NULL, &job->sandbox, &job->error);
+    return NULL;
+}
+
+static void probe_start(struct probe_job *job) {
+    job->is_started = pthread_create(&job->thread, NULL, probe_main, job) == 0;
+}
+
+static void probe_join(struct probe_job *job) {
+    if (job->is_started) {
+        (void)pthread_join(job->thread, NULL);
+        job->is_started = false;
+    }
+}
+
+/* The sandbox, or the status of a refusal. */
+static int probe_finish(struct probe_job *job, struct run_host *host) {
+    if (!job->is_started) {
+        (void)probe_main(job); /* no thread to be had: probe here */
+    }
+    probe_join(job);
+    if (is_failed(job->status)) {
+        return cli_fail_error(job->status, &job->error);
+    }
+    host->sandbox = job->sandbox;
+    const struct sandbox_probe *probe = sandbox_get_probe(host->sandbox);
+    if (probe->rung == SANDBOX_REFUSED) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "this machine cannot confine commands: %s; %s (see hearth doctor)",
+            probe->refusal,
+            probe->remedy
+        );
+    }
+    return STATUS_DONE;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static void host_close(struct run_host *host) {
+    tool_context_destroy(host->tools);
+    tool_declarations_deinit(&host->declarations);
+    chat_encoder_destroy(host->encoder);
+    if (host->engine != NULL) {
+        engine_close(host->engine);
+    }
+    if (host->sandbox != NULL) {
+        sandbox_close(host->sandbox);
+    }
+    display_destroy(host->display);
+    loop_destroy(host->loop);
+    if (host->workspace != NULL) {
+        workspace_close(host->workspace);
+    }
+    session_store_close(host->store);
+}
+
+static result
+host_open_store(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    const struct session_store_options options = {
+        .state_dir = buffer_text(&settings->state),
+        .mode = SESSION_READ_WRITE,
+        .program = "hearth run",
+        .clock = clock_real(),
+    };
+    TRY(session_store_open(&host->store, &options, error));
+    CLEANUP(buffer_deinit) struct buffer made = {0};
+    TRY(path_state(buffer_text(&settings->snapshots), true, &made, error)); /* its parents */
+    TRY_NOTE(
+        error,
+        workspace_open(
+            buffer_text(&settings->workspace),
+            buffer_text(&settings->snapshots),
+            &host->workspace,
+            error
+        ),
+        "workspace"
+    );
+    return OK;
+}
+
+static result
+host_open_view(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    bool json = cli_has(settings->arguments, "json");
+    struct display_options options = display_options_for(STDOUT_FILENO, json);
+    TRY(loop_create(&host->loop, error));
+    TRY(loop_output(host->loop, STDOUT_FILENO, &host->output, error));
+    return display_create(&host->display, &options, host->output, error);
+}
+
+static result
+host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    const struct engine_options options = {
+        .model_directory = buffer_text(&settings->model),
+        .threads = (int32_t)settings->threads,
+        .context_max = (int32_t)settings->context_max,
+        .sequences_max = 1,
+        .wake = loop_wake,
+        .wake_context = host->loop,
+    };
+    struct engine_plan plan;
+    TRY(engine_plan_make(&options, &plan, error));
+    CLEANUP(buffer_deinit) struct buffer line;
+    buffer_init(&line, 4096);
+    TRY(plan_describe(&plan, &line, error));
+    const struct run_status status = {.activity = "loading"};
+    const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
+    display_event(host->display, &note);
+    TRY(engine_open(&options, &host->engine, error));
+    TRY(chat_encoder_create(
+        &host->encoder, engine_tokenizer(host->engine), engine_wording(host->engine), error
+    ));
+    return engine_sequence_create(host->engine, &host->sequence, error);
+}
+
+static result
+host_open_tools(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
+    const struct tool_context_options options = {
+        .workspace = buffer_text(&settings->workspace),
+        .sandbox = host->sandbox,
+        .policy = &host->policy,
+        .set = settings->tools,
+        .clock = clock_real(),
+    };
+    TRY(tool_context_create(&host->tools, &options, error));
+    return tool_declarations_make(settings->tools, &host->declarations, error);
+}
+
+/* ---- running -------------------------------------------------------------------------------- */
+
+/* On the second signal: what is recorded is on the disk, and the kernel ends the sandboxes. */
+static void kill_now(void) {
+    _exit(STATUS_INTERRUPTED);
+}
+
+static result sampling_fill(
+    const struct run_host *host,
+    const struct run_settings *settings,
+    struct sampling *sampling,
+    struct error *error
+) {
+    engine_default_sampling(host->engine, sampling);
+    sampling->seed = settings->seed;
+    if (settings->temperature >= 0.0) {
+        sampling->temperature = settings->temperature;
+    }
+    if (settings->top_p >= 0.0) {
+        sampling->top_p = settings->top_p;
+    }
+    if (!settings->has_seed) {
+        uint64_t drawn = 0;
+        if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
+            FAIL(error, IO, "the system gives no random seed: name one with --seed");
+        }
+        sampling->seed = drawn >> 11; /* 53 bits survive every JSON reader */
+    }
+    return OK;
+}
+
+static result run_agent(
+    struct run_host *host,
+    const struct run_settings *settings,
+    struct run_outcome *outcome,
+    struct error *error
+) {
+    struct run_options options = {
+        .engine = engine_ports_of(host->engine),
+        .tools = tool_ports_of(host->tools),
+        .sequence = host->sequence,
+        .tokenizer = engine_tokenizer(host->engine),
+        .encoder = host->encoder,
+        .window = settings->window,
+        .tools_json = buffer_view(&host->declarations.json),
+        .store = host->store,
+        .workspace = host->workspace,
+        .state_option = buffer_text(&settings->state_option),
+        .display = host->display,
+        .output = host->output,
+        .clock = clock_real(),
+        .handles_signals = true,
+        .kill = kill_now,
+    };
+    engine_get_info(host->engine, &options.engine_info);
+    TRY(sampling_fill(host, settings, &options.sampling, error));
+    options.agent = (struct agent_options){
+        .system = view_of_text(SYSTEM_TEXT),
+        .task = buffer_view(&settings->task),
+        .tools = host->declarations.tools,
+        .tool_count = host->declarations.count,
+        .effort = settings->effort,
+        .turns_max = (int32_t)settings->turns_max,
+        .turn_tokens_max = settings->model_settings.turn_tokens_max,
+        .tokens_max = settings->tokens_max,
+        .time_ms_max = settings->time_ms_max,
+        .context_max = options.engine_info.context_max,
+    };
+    char numerics[16];
+    int length = snprintf(numerics, sizeof numerics, "%" PRIu32, options.engine_info.numerics);
+    ASSERT(length > 0);
+    options.begin = (struct session_begin){
+        .task = options.agent.task,
+        .workspace = buffer_view(&settings->workspace),
+        .model = buffer_view(&settings->model),
+        .model_digest = view_of_text(options.engine_info.model_digest),
+        .backend = view_of_text(options.engine_info.backend),
+        .numerics_version = view_of_text(numerics),
+        .program_version = view_of_text(HEARTH_VERSION),
+        .sampler =
+            {.seed = options.sampling.seed,
+             .temperature = options.sampling.temperature,
+             .top_p = options.sampling.top_p,
+             .effort = settings->effort},
+        .time_ms_max = settings->time_ms_max,
+        .tokens_max = settings->tokens_max,
+    };
+    return loop_run(host->loop, &options, outcome, error);
+}
+
+static int run_opened(struct run_host *host, const struct run_settings *settings) {
+    struct error error = {0};
+    struct probe_job probe = {0};
+    struct run_outcome outcome = {0};
+    result opened = host_open_store(host, settings, &error);
+    if (is_failed(opened)) {
+        return cli_fail_error(opened, &error);
+    }
+    probe_start(&probe);
+    opened = host_open_view(host, settings, &error);
+    if (is_ok(opened)) {
+        opened = host_open_engine(host, settings, &error);
+    }
+    int status = is_ok(opened) ? STATUS_DONE : cli_fail_error(opened, &error);
+    int probed = status == STATUS_DONE ? probe_finish(&probe, host) : STATUS_DONE;
+    probe_join(&probe);
+    if (status != STATUS_DONE || probed != STATUS_DONE) {
+        if (host->sandbox == NULL && probe.sandbox != NULL) {
+            sandbox_close(probe.sandbox);
+        }
+        return status != STATUS_DONE ? status : probed;
+    }
+    opened = host_open_tools(host, settings, &error);
+    if (is_ok(opened)) {
+        opened = run_agent(host, settings, &outcome, &error);
+    }
+    if (is_failed(opened)) {
+        return cli_fail_error(opened, &error);
+    }
+    if (outcome.exit_status == STATUS_ENGINE || outcome.exit_status == STATUS_DATA ||
+        outcome.exit_status == STATUS_REFUSED) {
+        (void)cli_fail(outcome.exit_status, "%s", agent_stop_text(outcome.stop));
+    }
+    return outcome.exit_status;
+}
+
+static int run(const struct cli_arguments *arguments) {
+    CLEANUP(settings_deinit) struct run_settings settings = {.arguments = arguments};
+    int status = settings_numbers(&settings);
+    if (status == STATUS_DONE) {
+        status = settings_task(&settings);
+    }
+    if (status == STATUS_DONE) {
+        status = settings_places(&settings);
+    }
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    struct run_host host = {0};
+    status = run_opened(&host, &settings);
+    host_close(&host);
+    return status;
+}
+
+const struct cli_command command_run = {
+    .path = "run",
+    .operands = "[TASK]",
+    .summary = "let an agent do a task in a workspace",
+    .text =
+        "The task is the argument, or standard input. The agent reads, edits and runs commands\n"
+        "in the workspace, confined to it. Every step is recorded in the state directory.\n"
+        "Ctrl-C stops and keeps everything, a second one ends the program at once.\n"
+        "Exit status: 0 done, 1 task failed, 2 usage, 3 refused, 4 budget spent, 5 bad model or\n"
+        "file data, 6 engine fault, 130 interrupted.\n",
+    .options = run_options_table,
+    .option_count = COUNT_OF(run_options_table),
+    .words_max = 1,
+    .run = run,
+};

@@ -1,0 +1,351 @@
+/* hearth sessions: what was recorded. Reads beside a running writer. */
+#include "cli.h"
+#include "paths.h"
+
+#include "sandbox/sandbox.h"
+#include "sessions/session.h"
+#include <inttypes.h>
+#include <time.h>
+
+#define COLUMN_TASK_BYTES 60
+
+/* *is_empty (may be null): nothing was recorded yet, which is not said then. */
+static int
+open_store(const struct cli_arguments *arguments, struct session_store **store, bool *is_empty) {
+    CLEANUP(buffer_deinit) struct buffer state = {0};
+    struct error error = {0};
+    result opened = path_state(cli_value(arguments, "state"), false, &state, &error);
+    if (is_ok(opened)) {
+        const struct session_store_options options = {
+            .state_dir = buffer_text(&state),
+            .mode = SESSION_READ_ONLY,
+            .program = "hearth sessions",
+            .clock = clock_real(),
+        };
+        opened = session_store_open(store, &options, &error);
+    }
+    if (opened.code == RESULT_NOT_FOUND && is_empty != NULL) {
+        *is_empty = true;
+        return STATUS_DATA;
+    }
+    return is_failed(opened) ? cli_fail_error(opened, &error) : STATUS_DONE;
+}
+
+/* Text of users, models and tools on its way to a terminal. */
+static result put_text(struct buffer *out, struct view text, struct error *error) {
+    return sandbox_sanitise(text, 0, out, error);
+}
+
+/* Each line with a prefix. */
+static result
+put_lines(struct buffer *out, const char *prefix, struct view text, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer harmless;
+    buffer_init(&harmless, BUFFER_CEILING_DEFAULT);
+    TRY(put_text(&harmless, text, error));
+    struct view rest = buffer_view(&harmless);
+    while (rest.length > 0) {
+        size_t end = view_find(rest, view_of_text("\n"), 0);
+        end = end == SIZE_MAX ? rest.length : end;
+        TRY(buffer_append_text(out, prefix, error));
+        TRY(buffer_append(out, view_slice(rest, 0, end), error));
+        TRY(buffer_append_text(out, "\n", error));
+        rest = view_slice(rest, end + 1, rest.length);
+    }
+    return OK;
+}
+
+static void time_text(int64_t milliseconds, char out[32]) {
+    time_t seconds = (time_t)(milliseconds / 1000);
+    struct tm local;
+    out[0] = '\0';
+    if (localtime_r(&seconds, &local) != NULL &&
+        strftime(out, 32, "%Y-%m-%d %H:%M:%S", &local) == 0) {
+        out[0] = '\0';
+    }
+}
+
+static int print_made(result made, const struct error *error, const struct buffer *text) {
+    if (is_failed(made)) {
+        return cli_fail_error(made, error);
+    }
+    return cli_print(buffer_view(text)) ? STATUS_DONE : STATUS_DATA;
+}
+
+/* ---- list ----------------------------------------------------------------------------------- */
+
+static const struct cli_option list_options[] = {
+    {"count", 'n', "N", "at most N sessions, the newest ones (default: 20)"},
+    {"task", 0, "TEXT", "only those whose task contains TEXT"},
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+    {"json", 0, NULL, "one JSON object a line"},
+};
+
+static result
+list_row(struct buffer *out, const struct session_summary *session, struct error *error) {
+    char created[32];
+    time_text(session->created_ms, created);
+    CLEANUP(buffer_deinit) struct buffer task;
+    buffer_init(&task, BUFFER_CEILING_DEFAULT);
+    struct view first = session->begin.task;
+    size_t newline = view_find(first, view_of_text("\n"), 0);
+    first = view_slice(first, 0, newline == SIZE_MAX ? first.length : newline);
+    first = view_slice(first, 0, COLUMN_TASK_BYTES);
+    first.length = utf8_valid_prefix(first);
+    TRY(put_text(&task, first, error));
+    return buffer_append_format(
+        out,
+        error,
+        "%s  %s  %-11s %3" PRId64 " turns  %s\n",
+        session->id.text,
+        created,
+        session_status_name(session->status),
+        session->usage.turns,
+        buffer_text(&task)
+    );
+}
+
+static result
+list_write(const struct session_list *list, bool as_json, struct buffer *out, struct error *error) {
+    for (size_t i = 0; i < list->count; i++) {
+        if (!as_json) {
+            TRY(list_row(out, &list->sessions[i], error));
+            continue;
+        }
+        struct json_writer writer;
+        json_writer_init(&writer, out, error);
+        session_summary_write(&writer, &list->sessions[i]);
+        TRY(json_writer_finish(&writer));
+        TRY(buffer_append_text(out, "\n", error));
+    }
+    if (!as_json && list->count == 0) {
+        return buffer_append_text(out, "no sessions\n", error);
+    }
+    if (!as_json && list->is_cut) {
+        return buffer_append_text(out, "... and older ones (--count N)\n", error);
+    }
+    return OK;
+}
+
+static int sessions_list(const struct cli_arguments *arguments) {
+    int64_t count = 20;
+    if (!cli_i64(arguments, "count", 1, SESSION_LIST_COUNT_MAX, &count)) {
+        return STATUS_USAGE;
+    }
+    const char *task = cli_value(arguments, "task");
+    const struct session_filter filter = {
+        .count_max = (size_t)count,
+        .task_part = view_of_text(task),
+    };
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    bool is_empty = false;
+    int status = open_store(arguments, &store, &is_empty);
+    if (is_empty) { /* no session is no failure of a list */
+        return cli_has(arguments, "json") || cli_print(view_of_text("no sessions\n")) ? STATUS_DONE
+                                                                                      : STATUS_DATA;
+    }
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    CLEANUP(session_list_cleanup) struct session_list *list = NULL;
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    struct error error = {0};
+    result made = session_list_load(store, &filter, &list, &error);
+    if (is_ok(made)) {
+        made = list_write(list, cli_has(arguments, "json"), &text, &error);
+    }
+    return print_made(made, &error, &text);
+}
+
+const struct cli_command command_sessions_list = {
+    .path = "sessions list",
+    .operands = "",
+    .summary = "recorded sessions, newest first",
+    .options = list_options,
+    .option_count = COUNT_OF(list_options),
+    .run = sessions_list,
+};
+
+/* ---- show ----------------------------------------------------------------------------------- */
+
+static const struct cli_option show_options[] = {
+    {"tokens", 0, NULL, "with --json: token ids and log-probabilities too"},
+    {"outputs", 0, NULL, "whole outputs of tools instead of what the model was shown"},
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+    {"json", 0, NULL, "one JSON object"},
+};
+
+static result
+show_call(struct buffer *out, const struct session_call *call, bool outputs, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer name;
+    buffer_init(&name, BUFFER_CEILING_DEFAULT);
+    TRY(put_text(&name, call->name, error));
+    TRY(buffer_append_format(
+        out,
+        error,
+        "  > %s (%s, %" PRId64 " ms)\n",
+        buffer_text(&name),
+        session_call_status_name(call->status),
+        call->duration_ms
+    ));
+    TRY(put_lines(out, "    ", call->arguments, error));
+    return put_lines(
+        out, "  | ", outputs && call->output.length > 0 ? call->output : call->text, error
+    );
+}
+
+static result
+show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, struct error *error) {
+    const struct session_cache_facts *cache = &turn->end.cache;
+    TRY(buffer_append_format(out, error, "turn %" PRId64, turn->index + 1));
+    if (turn->is_finished) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            ": prompt %" PRId64 " = %" PRId64 " reused + %" PRId64 " evaluated (%" PRId64
+            " rebuilt), %" PRId64 " written, %" PRId64 " + %" PRId64 " ms, ended: %.*s",
+            cache->prompt_tokens,
+            cache->reused_tokens,
+            cache->evaluated_tokens,
+            cache->rebuilt_tokens,
+            turn->end.output_tokens,
+            turn->end.prefill_ms,
+            turn->end.decode_ms,
+            VIEW_ARGUMENTS(turn->end.stop_reason)
+        ));
+    } else {
+        TRY(buffer_append_text(out, ": not finished", error));
+    }
+    TRY(buffer_append_text(out, "\n", error));
+    for (size_t i = 0; i < turn->message_count; i++) {
+        const struct session_message *message = &turn->messages[i];
+        if (view_equals_text(message->role, "tool")) {
+            continue; /* shown with its call */
+        }
+        bool is_assistant = view_equals_text(message->role, "assistant");
+        if (!is_assistant) {
+            TRY(buffer_append_format(out, error, "  [%.*s]\n", VIEW_ARGUMENTS(message->role)));
+        }
+        TRY(put_lines(out, "  ~ ", message->reasoning, error));
+        TRY(put_lines(out, "  ", message->text, error));
+    }
+    for (size_t i = 0; i < turn->call_count; i++) {
+        TRY(show_call(out, &turn->calls[i], outputs, error));
+    }
+    return OK;
+}
+
+static result
+show_head(struct buffer *out, const struct session_summary *session, struct error *error) {
+    char created[32];
+    time_text(session->created_ms, created);
+    TRY(buffer_append_format(
+        out,
+        error,
+        "session   %s  %s  %s\n",
+        session->id.text,
+        created,
+        session_status_name(session->status)
+    ));
+    TRY(put_lines(out, "task      ", session->begin.task, error));
+    TRY(put_lines(out, "workspace ", session->begin.workspace, error));
+    TRY(put_lines(out, "model     ", session->begin.model, error));
+    TRY(put_lines(out, "backend   ", session->begin.backend, error));
+    TRY(buffer_append_format(
+        out,
+        error,
+        "sampling  temperature %g, top-p %g, effort %" PRId64 ", seed %" PRIu64 "\n",
+        session->begin.sampler.temperature,
+        session->begin.sampler.top_p,
+        session->begin.sampler.effort,
+        session->begin.sampler.seed
+    ));
+    const struct session_usage *usage = &session->usage;
+    TRY(buffer_append_format(
+        out,
+        error,
+        "usage     %" PRId64 " turns, %" PRId64 " calls; prompt %" PRId64 " = %" PRId64
+        " reused + %" PRId64 " evaluated, %" PRId64 " written\n",
+        usage->turns,
+        usage->calls,
+        usage->prompt_tokens,
+        usage->reused_tokens,
+        usage->evaluated_tokens,
+        usage->output_tokens
+    ));
+    if (session->begin.commit_before.length > 0) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "snapshots %.*s .. %.*s\n",
+            VIEW_ARGUMENTS(session->begin.commit_before),
+            VIEW_ARGUMENTS(session->commit_after)
+        ));
+    }
+    return buffer_append_text(out, "\n", error);
+}
+
+static result
+show_text(const struct session_tree *tree, bool outputs, struct buffer *out, struct error *error) {
+    TRY(show_head(out, &tree->session, error));
+    for (size_t i = 0; i < tree->agent_count; i++) {
+        const struct session_agent *agent = &tree->agents[i];
+        if (tree->agent_count > 1) {
+            TRY(buffer_append_format(out, error, "agent %s\n", agent->id.text));
+        }
+        for (size_t k = 0; k < agent->turn_count; k++) {
+            TRY(show_turn(out, &agent->turns[k], outputs, error));
+        }
+    }
+    if (tree->session.verdict.length > 0) {
+        TRY(buffer_append_text(out, "\n", error));
+        TRY(put_lines(out, "", tree->session.verdict, error));
+    }
+    return OK;
+}
+
+static result show_json(const struct session_tree *tree, struct buffer *out, struct error *error) {
+    struct json_writer writer;
+    json_writer_init(&writer, out, error);
+    session_tree_write(&writer, tree);
+    TRY(json_writer_finish(&writer));
+    return buffer_append_text(out, "\n", error);
+}
+
+static int sessions_show(const struct cli_arguments *arguments) {
+    const struct session_load_options options = {
+        .with_tokens = cli_has(arguments, "tokens"),
+        .with_outputs = cli_has(arguments, "outputs"),
+    };
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    int status = open_store(arguments, &store, NULL);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    const char *word = arguments->word_count > 0 ? arguments->words[0] : "last";
+    struct session_id id;
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    struct error error = {0};
+    result made = session_resolve(store, view_of_text(word), &id, &error);
+    if (is_ok(made)) {
+        made = session_load(store, &id, &options, &tree, &error);
+    }
+    if (is_ok(made)) {
+        made = cli_has(arguments, "json") ? show_json(tree, &text, &error)
+                                          : show_text(tree, options.with_outputs, &text, &error);
+    }
+    return print_made(made, &error, &text);
+}
+
+const struct cli_command command_sessions_show = {
+    .path = "sessions show",
+    .operands = "[ID]",
+    .summary = "everything one session did",
+    .text = "ID is an id, the beginning of one, or 'last' (the default).\n",
+    .options = show_options,
+    .option_count = COUNT_OF(show_options),
+    .words_max = 1,
+    .run = sessions_show,
+};

@@ -1,0 +1,106 @@
+/* What a person or a program sees of a run: events in, lines out.
+ *
+ * Three forms: JSON lines (docs/json-events.md), plain lines, and a live view for a terminal with a
+ * status line that is rewritten in place. Text of models and tools is made harmless before it is
+ * shown. Thread: loop.
+ */
+#ifndef HEARTH_RUNTIME_DISPLAY_H
+#define HEARTH_RUNTIME_DISPLAY_H
+
+#include "engine/chat.h"
+#include "engine/engine.h"
+#include "output.h"
+#include "sandbox/workspace.h"
+#include "tools/tool.h"
+
+enum display_form { DISPLAY_JSON, DISPLAY_PLAIN, DISPLAY_TERMINAL };
+
+enum run_event_type {
+    RUN_SESSION,     /* begin of the run */
+    RUN_TURN,        /* a generation starts */
+    RUN_REASONING,   /* text */
+    RUN_CONTENT,     /* text */
+    RUN_PROBLEM,     /* something in the model's output was skipped: problem, text */
+    RUN_USAGE,       /* facts of a generation */
+    RUN_TOOL_CALL,   /* call */
+    RUN_TOOL_RESULT, /* call, tool */
+    RUN_CHANGES,     /* difference of the workspace between begin and end */
+    RUN_NOTE,        /* text: one line of the host */
+    RUN_FINISHED
+};
+
+/* Where the run stands, for the status line. */
+struct run_status {
+    int32_t context_tokens, context_max;
+    int64_t tokens_sampled;
+    int64_t prompt_tokens, reused_tokens, evaluated_tokens, rebuilt_tokens;
+    double tokens_per_second; /* of the present or the last generation; 0: not known */
+    int64_t time_left_ms;     /* -1: no budget */
+    int32_t turn, turns_max;
+    int32_t prefill_done, prefill_total; /* while a prompt is evaluated, else 0 */
+    const char *activity;                /* "thinking", "shell", ... */
+};
+
+struct run_event {
+    enum run_event_type type;
+    const struct run_status *status;
+    struct view text;
+
+    /* SESSION */
+    const char *session_id;
+    struct view task, workspace, model, tools; /* tools: declarations as JSON */
+    const struct engine_info *engine;
+    const struct sampling *sampling;
+    int32_t effort;
+    const char *window;
+    int64_t time_ms_max, tokens_max;
+
+    enum chat_problem problem; /* PROBLEM */
+
+    const struct generation_facts *facts; /* USAGE */
+    enum finish_reason reason;
+
+    const struct chat_call *call;   /* TOOL_* */
+    const struct tool_result *tool; /* TOOL_RESULT */
+
+    const struct workspace_difference *difference; /* CHANGES */
+    const char *commit_before, *commit_after;
+
+    /* FINISHED */
+    const char *stop, *stop_text, *detail;
+    int exit_status;
+    int64_t duration_ms;
+    const char *state_option; /* " --state DIR" when the run had one, else "" */
+};
+
+struct display_options {
+    enum display_form form;
+    bool has_colour;
+    int width; /* columns; 0: 80 */
+};
+
+struct display;
+
+/* JSON for a pipe when asked for, else plain; a terminal gets the live view unless TERM is "dumb".
+ * Colour only on a terminal without NO_COLOR. */
+struct display_options display_options_for(int fd, bool json);
+
+MUST_CHECK result display_create(
+    struct display **out,
+    const struct display_options *options,
+    struct output *output,
+    struct error *error
+);
+void display_destroy(struct display *display);
+void display_event(struct display *display, const struct run_event *event);
+/* Redraws the status line of the live view; does nothing in the other forms. */
+void display_status(struct display *display, const struct run_status *status);
+void display_set_width(struct display *display, int width);
+/* Removes the status line, so that something else may write to the terminal. */
+void display_end(struct display *display);
+
+/* One event as a line of JSON. Expected errors: MEMORY, LIMIT. */
+MUST_CHECK result
+display_json_event(struct buffer *out, const struct run_event *event, struct error *error);
+
+#endif

@@ -1,0 +1,204 @@
+/* One JSON object per event and line; the schema is in docs/json-events.md. */
+#include "display.h"
+
+static void write_finite(struct json_writer *writer, const char *key, int64_t value) {
+    json_write_key(writer, key);
+    json_write_i64(writer, value);
+}
+
+static void write_text(struct json_writer *writer, const char *key, const char *text) {
+    json_write_key(writer, key);
+    json_write_text(writer, text);
+}
+
+static void write_view(struct json_writer *writer, const char *key, struct view text) {
+    json_write_key(writer, key);
+    json_write_string(writer, text);
+}
+
+static const char *finish_reason_name(enum finish_reason reason) {
+    static const char *const names[] = {
+        [FINISH_EOS] = "end",
+        [FINISH_LENGTH] = "length",
+        [FINISH_CONTEXT] = "context",
+        [FINISH_CANCELLED] = "cancelled",
+        [FINISH_ERROR] = "error",
+    };
+    return names[reason];
+}
+
+static void write_session(struct json_writer *writer, const struct run_event *event) {
+    write_text(writer, "session", event->session_id);
+    write_view(writer, "task", event->task);
+    write_view(writer, "workspace", event->workspace);
+    write_view(writer, "model", event->model);
+    write_text(writer, "model_digest", event->engine->model_digest);
+    write_text(writer, "backend", event->engine->backend);
+    write_finite(writer, "numerics", event->engine->numerics);
+    write_finite(writer, "effort", event->effort);
+    json_write_key(writer, "temperature");
+    json_write_double(writer, event->sampling->temperature);
+    json_write_key(writer, "top_p");
+    json_write_double(writer, event->sampling->top_p);
+    json_write_key(writer, "seed");
+    json_write_u64(writer, event->sampling->seed);
+    write_text(writer, "window", event->window);
+    write_finite(writer, "context_max", event->status->context_max);
+    write_finite(writer, "turns_max", event->status->turns_max);
+    write_finite(writer, "tokens_max", event->tokens_max);
+    write_finite(writer, "time_ms_max", event->time_ms_max);
+    json_write_key(writer, "tools");
+    json_write_raw(writer, event->tools);
+}
+
+static void write_usage(struct json_writer *writer, const struct run_event *event) {
+    const struct generation_facts *facts = event->facts;
+    write_finite(writer, "prompt", facts->prompt_tokens);
+    write_finite(writer, "reused", facts->reused);
+    write_finite(writer, "evaluated", facts->evaluated);
+    write_finite(writer, "rebuilt", facts->rebuilt);
+    write_finite(writer, "sampled", facts->sampled);
+    write_finite(writer, "hit_position", facts->hit_position);
+    write_text(writer, "window_source", facts->window_source != NULL ? facts->window_source : "");
+    write_text(writer, "lineage", facts->lineage);
+    write_text(writer, "decoder_lineage", facts->decoder_lineage);
+    write_finite(writer, "queued_us", facts->queued_us);
+    write_finite(writer, "prefill_us", facts->prefill_us);
+    write_finite(writer, "decode_us", facts->decode_us);
+    write_text(writer, "ended", finish_reason_name(event->reason));
+    write_finite(writer, "context", event->status->context_tokens);
+    write_finite(writer, "context_max", event->status->context_max);
+}
+
+static void write_call(struct json_writer *writer, const struct run_event *event) {
+    write_view(writer, "call", event->call->id);
+    write_view(writer, "name", event->call->name);
+    json_write_key(writer, "arguments");
+    json_write_raw(writer, event->call->arguments);
+}
+
+static void write_result(struct json_writer *writer, const struct run_event *event) {
+    const struct tool_result *tool = event->tool;
+    write_view(writer, "call", event->call->id);
+    write_view(writer, "name", event->call->name);
+    write_text(writer, "status", tool_status_name(tool->status));
+    write_view(writer, "text", buffer_view(&tool->text));
+    json_write_key(writer, "truncated");
+    json_write_bool(writer, tool->text_is_truncated);
+    json_write_key(writer, "output_bytes");
+    json_write_u64(writer, tool->output_bytes);
+    json_write_key(writer, "command_exit_status");
+    if (tool->has_exit_status) {
+        json_write_i64(writer, tool->exit_status);
+    } else {
+        json_write_null(writer);
+    }
+    write_finite(writer, "duration_ms", tool->duration_ms);
+}
+
+static const char *change_name(enum workspace_change change) {
+    static const char *const names[] = {
+        [WORKSPACE_ADDED] = "added",
+        [WORKSPACE_DELETED] = "deleted",
+        [WORKSPACE_MODIFIED] = "modified",
+        [WORKSPACE_TYPE] = "type",
+    };
+    return names[change];
+}
+
+static void write_changes(struct json_writer *writer, const struct run_event *event) {
+    const struct workspace_difference *difference = event->difference;
+    write_text(writer, "commit_before", event->commit_before);
+    write_text(writer, "commit_after", event->commit_after);
+    write_finite(writer, "lines_added", (int64_t)difference->lines_added);
+    write_finite(writer, "lines_removed", (int64_t)difference->lines_removed);
+    json_write_key(writer, "files");
+    json_write_array_begin(writer);
+    for (size_t i = 0; i < difference->file_count; i++) {
+        const struct workspace_file_change *file = &difference->files[i];
+        json_write_object_begin(writer);
+        write_text(writer, "path", file->path);
+        write_text(writer, "change", change_name(file->change));
+        json_write_key(writer, "binary");
+        json_write_bool(writer, file->binary);
+        write_finite(writer, "lines_added", (int64_t)file->lines_added);
+        write_finite(writer, "lines_removed", (int64_t)file->lines_removed);
+        json_write_object_end(writer);
+    }
+    json_write_array_end(writer);
+    write_view(
+        writer,
+        "patch",
+        view_of(difference->patch, difference->patch != NULL ? difference->patch_bytes : 0)
+    );
+    json_write_key(writer, "patch_truncated");
+    json_write_bool(writer, difference->patch_truncated);
+}
+
+static void write_finished(struct json_writer *writer, const struct run_event *event) {
+    const struct run_status *status = event->status;
+    write_text(writer, "session", event->session_id);
+    write_text(writer, "stop", event->stop);
+    write_text(writer, "verdict", event->stop_text);
+    write_text(writer, "detail", event->detail);
+    write_finite(writer, "exit_status", event->exit_status);
+    write_finite(writer, "turns", status->turn);
+    write_finite(writer, "sampled", status->tokens_sampled);
+    write_finite(writer, "prompt", status->prompt_tokens);
+    write_finite(writer, "reused", status->reused_tokens);
+    write_finite(writer, "evaluated", status->evaluated_tokens);
+    write_finite(writer, "rebuilt", status->rebuilt_tokens);
+    write_finite(writer, "duration_ms", event->duration_ms);
+}
+
+static const char *event_name(enum run_event_type type) {
+    static const char *const names[] = {
+        [RUN_SESSION] = "session",
+        [RUN_TURN] = "turn",
+        [RUN_REASONING] = "reasoning",
+        [RUN_CONTENT] = "content",
+        [RUN_PROBLEM] = "problem",
+        [RUN_USAGE] = "usage",
+        [RUN_TOOL_CALL] = "tool_call",
+        [RUN_TOOL_RESULT] = "tool_result",
+        [RUN_CHANGES] = "changes",
+        [RUN_NOTE] = "note",
+        [RUN_FINISHED] = "finished",
+    };
+    return names[type];
+}
+
+static void write_body(struct json_writer *writer, const struct run_event *event) {
+    if (event->type == RUN_SESSION) {
+        write_session(writer, event);
+    } else if (event->type == RUN_USAGE) {
+        write_usage(writer, event);
+    } else if (event->type == RUN_TOOL_CALL) {
+        write_call(writer, event);
+    } else if (event->type == RUN_TOOL_RESULT) {
+        write_result(writer, event);
+    } else if (event->type == RUN_CHANGES) {
+        write_changes(writer, event);
+    } else if (event->type == RUN_FINISHED) {
+        write_finished(writer, event);
+    } else if (event->type == RUN_PROBLEM) {
+        write_text(writer, "problem", chat_problem_name(event->problem));
+        write_view(writer, "text", event->text);
+    } else if (event->type != RUN_TURN) {
+        write_view(writer, "text", event->text);
+    }
+}
+
+result display_json_event(struct buffer *out, const struct run_event *event, struct error *error) {
+    struct json_writer writer;
+    json_writer_init(&writer, out, error);
+    json_write_object_begin(&writer);
+    write_text(&writer, "event", event_name(event->type));
+    if (event->type != RUN_SESSION && event->type != RUN_FINISHED && event->type != RUN_CHANGES) {
+        write_finite(&writer, "turn", event->status->turn);
+    }
+    write_body(&writer, event);
+    json_write_object_end(&writer);
+    TRY(json_writer_finish(&writer));
+    return buffer_append_byte(out, '\n', error);
+}

@@ -1,0 +1,179 @@
+#include "host.h"
+
+#include "paths.h"
+#include <inttypes.h>
+#include <limits.h>
+
+#define SETTINGS_BYTES_MAX ((size_t)1 << 20)
+
+/* ---- settings ------------------------------------------------------------------------------- */
+
+/* A member that is an integer from 1 to `max`; absent leaves *out alone. */
+static result setting_get(
+    struct json_value object, const char *name, int64_t max, int32_t *out, struct error *error
+) {
+    struct json_value member = json_get(object, name);
+    int64_t value = 0;
+    if (json_type(member) == JSON_ABSENT || json_type(member) == JSON_NULL) {
+        return OK;
+    }
+    if (!json_as_i64(member, &value) || value < 1 || value > max) {
+        struct view raw = json_raw(member);
+        raw = view_slice(raw, 0, 60);
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "%s is %.*s, not a whole number from 1 to %" PRId64,
+            name,
+            VIEW_ARGUMENTS(raw),
+            max
+        );
+    }
+    *out = (int32_t)value;
+    return OK;
+}
+
+static result settings_parse(
+    const char *name, struct view text, struct model_settings *out, struct error *error
+) {
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    TRY_NOTE(error, json_parse(text, NULL, &document, error), "%s", name);
+    struct json_value root = json_root(document);
+    if (json_type(root) != JSON_OBJECT) {
+        FAIL(error, INVALID_INPUT, "%s is no JSON object", name);
+    }
+    TRY_NOTE(
+        error,
+        setting_get(root, "max_new_tokens", INT32_MAX, &out->turn_tokens_max, error),
+        "%s",
+        name
+    );
+    TRY_NOTE(error, setting_get(root, "turns_max", 100000, &out->turns_max, error), "%s", name);
+    TRY_NOTE(error, setting_get(root, "effort", CHAT_EFFORT_MAX, &out->effort, error), "%s", name);
+    return OK;
+}
+
+result model_settings_load(const char *directory, struct model_settings *out, struct error *error) {
+    static const char *const names[] = {"generation_config.json", "agent.json"};
+    struct model_settings settings = {.effort = CHAT_EFFORT_DEFAULT};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char path[PATH_MAX + 64];
+        int length = snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        ASSERT(length > 0);
+        if ((size_t)length >= sizeof path) {
+            FAIL(error, LIMIT, "the path of the model has more than %d bytes", PATH_MAX);
+        }
+        CLEANUP(buffer_deinit) struct buffer text;
+        buffer_init(&text, SETTINGS_BYTES_MAX);
+        result read = file_read(path, &text, error);
+        if (read.code == RESULT_NOT_FOUND) {
+            continue;
+        }
+        TRY(read);
+        TRY(settings_parse(names[i], buffer_view(&text), &settings, error));
+    }
+    *out = settings;
+    return OK;
+}
+
+result model_directory(const char *given, struct buffer *out, struct error *error) {
+    if (given == NULL) {
+        return path_model_default(out, error);
+    }
+    TRY_NOTE(error, path_directory(given, out, error), "model");
+    return OK;
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+result text_model_open(const char *directory, struct text_model *out, struct error *error) {
+    CLEANUP(text_model_close) struct text_model model = {0};
+    char path[PATH_MAX + 64];
+    int length = snprintf(path, sizeof path, "%s/tokenizer.json", directory);
+    ASSERT(length > 0 && (size_t)length < sizeof path);
+    TRY(tokenizer_load(&model.tokenizer, path, error));
+    TRY(chat_wording_load(&model.wording, directory, NULL, error));
+    TRY(chat_encoder_create(&model.encoder, model.tokenizer, model.wording, error));
+    *out = model;
+    model = (struct text_model){0};
+    return OK;
+}
+
+void text_model_close(struct text_model *model) {
+    chat_encoder_destroy(model->encoder);
+    chat_wording_destroy(model->wording);
+    tokenizer_destroy(model->tokenizer);
+    *model = (struct text_model){0};
+}
+
+/* ---- tools ---------------------------------------------------------------------------------- */
+
+static result declarations_fill(uint32_t set, struct tool_declarations *out, struct error *error) {
+    size_t starts[32];
+    for (size_t i = 0; i < tool_count(); i++) {
+        if ((set >> i & 1U) == 0) {
+            continue;
+        }
+        starts[out->count] = out->texts.length;
+        struct json_writer writer;
+        json_writer_init(&writer, &out->texts, error);
+        writer.python_separators = true; /* as the model was trained */
+        tool_declaration_write(&writer, tool_at(i));
+        TRY(json_writer_finish(&writer));
+        out->tools[out->count].name = view_of_text(tool_at(i)->name);
+        out->count++;
+    }
+    /* Only now does the buffer stay where it is. */
+    for (size_t i = 0; i < out->count; i++) {
+        size_t end = i + 1 < out->count ? starts[i + 1] : out->texts.length;
+        out->tools[i].function = view_of(out->texts.data + starts[i], end - starts[i]);
+    }
+    struct json_writer writer;
+    json_writer_init(&writer, &out->json, error);
+    tool_declarations_write(&writer, set);
+    return json_writer_finish(&writer);
+}
+
+result tool_declarations_make(uint32_t set, struct tool_declarations *out, struct error *error) {
+    CLEANUP(tool_declarations_deinit) struct tool_declarations made = {0};
+    ASSERT(tool_count() <= 32);
+    buffer_init(&made.texts, BUFFER_CEILING_DEFAULT);
+    buffer_init(&made.json, BUFFER_CEILING_DEFAULT);
+    made.tools = calloc(tool_count() + 1, sizeof *made.tools);
+    if (made.tools == NULL) {
+        FAIL(error, MEMORY, "no memory for tool declarations");
+    }
+    TRY(declarations_fill(set, &made, error));
+    *out = made;
+    made = (struct tool_declarations){0};
+    return OK;
+}
+
+void tool_declarations_deinit(struct tool_declarations *declarations) {
+    free(declarations->tools);
+    declarations->tools = NULL;
+    buffer_deinit(&declarations->texts);
+    buffer_deinit(&declarations->json);
+}
+
+/* ---- plan ----------------------------------------------------------------------------------- */
+
+result plan_describe(const struct engine_plan *plan, struct buffer *out, struct error *error) {
+    const double mib = 1048576.0;
+    return buffer_append_format(
+        out,
+        error,
+        "memory: weights %.1f MiB mapped; beside them %.1f MiB of %.0f MiB allowed: KV %.1f MiB "
+        "(%" PRIu64 " bytes a token), windows %.1f MiB a sequence, scratch %.1f MiB; context %d, "
+        "%d threads",
+        (double)plan->weights_mapped / mib,
+        (double)plan->total_beside_weights / mib,
+        (double)plan->memory_max / mib,
+        (double)plan->kv_pool_bytes / mib,
+        plan->kv_bytes_per_token,
+        (double)plan->window_bytes_per_sequence / mib,
+        (double)plan->scratch_bytes / mib,
+        plan->context_max,
+        plan->threads
+    );
+}

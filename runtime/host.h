@@ -1,0 +1,52 @@
+/* Opens what a command needs: the model's settings, an engine with its chat encoder, tool
+ * declarations. Shared by the commands. Thread: main.
+ */
+#ifndef HEARTH_RUNTIME_HOST_H
+#define HEARTH_RUNTIME_HOST_H
+
+#include "engine/chat.h"
+#include "engine/engine.h"
+#include "engine/tokenizer.h"
+#include "tools/tool.h"
+
+/* What a model's directory says about how to drive it: max_new_tokens of generation_config.json,
+ * and agent.json ({"turns_max": 12, "effort": 50}), which may be missing. */
+struct model_settings {
+    int32_t turn_tokens_max; /* 0: none */
+    int32_t turns_max;       /* 0: none */
+    int32_t effort;          /* CHAT_EFFORT_DEFAULT when not given */
+};
+
+/* Expected errors: INVALID_INPUT (a file is there, but broken). */
+MUST_CHECK result
+model_settings_load(const char *directory, struct model_settings *out, struct error *error);
+
+/* --model DIR, else the bundled model. Expected errors: NOT_FOUND, INVALID_INPUT, IO. */
+MUST_CHECK result model_directory(const char *given, struct buffer *out, struct error *error);
+
+/* Tokenizer, wording and encoder of a model's directory, without its weights. */
+struct text_model {
+    struct tokenizer *tokenizer;
+    struct chat_wording *wording;
+    struct chat_encoder *encoder;
+};
+MUST_CHECK result
+text_model_open(const char *directory, struct text_model *out, struct error *error);
+void text_model_close(struct text_model *model); /* usable with CLEANUP */
+
+/* The declarations of a set of tools, for prompt and record. */
+struct tool_declarations {
+    struct chat_tool *tools; /* views into `texts` and static data */
+    size_t count;
+    struct buffer texts;
+    struct buffer json; /* all as one JSON array */
+};
+MUST_CHECK result
+tool_declarations_make(uint32_t set, struct tool_declarations *out, struct error *error);
+void tool_declarations_deinit(struct tool_declarations *declarations);
+
+/* One line: "weights 22.2 MiB mapped, ...". */
+MUST_CHECK result
+plan_describe(const struct engine_plan *plan, struct buffer *out, struct error *error);
+
+#endif

@@ -1,0 +1,794 @@
+/* See loop.h. `struct run` is one agent being driven; its step is the one thing a worker may be
+ * doing for it. Everything a worker touches while a step is in flight (recorder, conversation,
+ * tokens, tool result) is left alone by the loop thread until step_done.
+ */
+#include "loop.h"
+
+#include "recorder.h"
+#include <uv.h>
+
+#define STATUS_INTERVAL_MS 100
+#define LOGPROB_BYTES_MAX  ((size_t)64 << 20)
+
+struct loop {
+    uv_loop_t uv;
+    uv_async_t wake;
+    struct run *run; /* null between runs */
+    struct output *output;
+};
+
+struct run {
+    struct loop *loop;
+    const struct run_options *options;
+    struct agent *agent;
+    struct chat_parser *parser; /* of the present generation */
+    struct recorder recorder;
+    struct view *tool_names;
+
+    /* the step on a worker */
+    uv_work_t work;
+    bool step_is_running;
+    struct agent_effect step;
+    result step_result;
+    struct error step_error;
+
+    /* tokens of the present turn */
+    struct token_list prompt_ids;
+    struct token_list output_ids;
+    struct buffer log_probabilities; /* floats */
+    struct generation_facts facts;
+    bool has_facts;
+    enum finish_reason reason;
+    bool is_generating;
+    int64_t first_token_ms;
+    struct tool_result tool;
+    bool has_tool;
+    /* First problem of the turn that makes it unreadable. */
+    bool has_problems;
+    char problem[AGENT_DETAIL_BYTES];
+
+    uv_timer_t deadline;
+    uv_timer_t ticker;
+    uv_signal_t interrupt;
+    uv_signal_t terminate;
+    uv_signal_t resize;
+    int signals_seen;
+    bool is_ending;
+    bool is_closed;
+
+    struct run_status status;
+    int64_t started_ms;
+};
+
+/* ---- the loop ------------------------------------------------------------------------------- */
+
+static void wake_came(uv_async_t *handle);
+
+result loop_create(struct loop **out, struct error *error) {
+    struct loop *loop = calloc(1, sizeof *loop);
+    if (loop == NULL) {
+        FAIL(error, MEMORY, "no memory for the event loop");
+    }
+    int status = uv_loop_init(&loop->uv);
+    if (status != 0) {
+        free(loop);
+        FAIL_FOREIGN(error, IO, -status, "cannot make an event loop: %s", uv_strerror(status));
+    }
+    status = uv_async_init(&loop->uv, &loop->wake, wake_came);
+    if (status != 0) {
+        (void)uv_loop_close(&loop->uv);
+        free(loop);
+        FAIL_FOREIGN(error, IO, -status, "cannot make a wake-up: %s", uv_strerror(status));
+    }
+    loop->wake.data = loop;
+    *out = loop;
+    return OK;
+}
+
+void loop_destroy(struct loop *loop) {
+    if (loop == NULL) {
+        return;
+    }
+    ASSERT(loop->run == NULL);
+    uv_close((uv_handle_t *)&loop->wake, NULL);
+    int alive = uv_run(&loop->uv, UV_RUN_DEFAULT);
+    ASSERT(alive == 0);
+    output_destroy(loop->output);
+    int status = uv_loop_close(&loop->uv);
+    ASSERT(status == 0); /* no handle is left */
+    free(loop);
+}
+
+void loop_wake(void *loop) {
+    struct loop *target = loop;
+    int status = uv_async_send(&target->wake);
+    ASSERT(status == 0);
+}
+
+result loop_output(struct loop *loop, int fd, struct output **out, struct error *error) {
+    ASSERT(loop->output == NULL);
+    TRY(output_create(&loop->output, &loop->uv, fd, error));
+    *out = loop->output;
+    return OK;
+}
+
+/* ---- ports ---------------------------------------------------------------------------------- */
+
+static result
+port_generate(void *context, const struct generation_request *request, struct error *error) {
+    return engine_generate(context, request, error);
+}
+
+static void port_cancel(void *context, uint64_t sequence) {
+    engine_cancel(context, sequence);
+}
+
+static bool port_next_event(void *context, struct engine_event *out) {
+    return engine_next_event(context, out);
+}
+
+struct engine_ports engine_ports_of(struct engine *engine) {
+    return (struct engine_ports){
+        .context = engine,
+        .generate = port_generate,
+        .cancel = port_cancel,
+        .next_event = port_next_event,
+    };
+}
+
+static result port_tool_call(
+    void *context,
+    struct view name,
+    struct view arguments,
+    int64_t time_ms_max,
+    struct tool_result *out,
+    struct error *error
+) {
+    tool_context_limit_time(context, time_ms_max);
+    return tool_call(context, name, arguments, out, error);
+}
+
+static void port_tool_cancel(void *context) {
+    tool_cancel(context);
+}
+
+struct tool_ports tool_ports_of(struct tool_context *context) {
+    return (struct tool_ports
+    ){.context = context, .call = port_tool_call, .cancel = port_tool_cancel};
+}
+
+/* ---- display -------------------------------------------------------------------------------- */
+
+static int64_t now_ms(const struct run *run) {
+    return clock_monotonic_ms(&run->options->clock);
+}
+
+static void status_update(struct run *run) {
+    struct run_status *status = &run->status;
+    int64_t now = now_ms(run);
+    int64_t deadline = agent_deadline_ms(run->agent);
+    status->time_left_ms = -1;
+    if (deadline != INT64_MAX) {
+        status->time_left_ms = deadline > now ? deadline - now : 0;
+    }
+    status->turn = agent_turns(run->agent);
+    if (run->is_generating && run->output_ids.count > 1) {
+        int64_t elapsed = now - run->first_token_ms;
+        status->tokens_per_second =
+            elapsed > 0 ? (double)(run->output_ids.count - 1) * 1000.0 / (double)elapsed : 0.0;
+    }
+}
+
+static void show(struct run *run, struct run_event *event) {
+    status_update(run);
+    event->status = &run->status;
+    display_event(run->options->display, event);
+}
+
+static void show_session(struct run *run) {
+    const struct run_options *options = run->options;
+    struct run_event event = {
+        .type = RUN_SESSION,
+        .session_id = run->recorder.session.text,
+        .task = options->agent.task,
+        .workspace = options->begin.workspace,
+        .model = options->begin.model,
+        .tools = options->tools_json,
+        .engine = &options->engine_info,
+        .sampling = &options->sampling,
+        .effort = options->agent.effort,
+        .window = options->window == WINDOW_EXACT ? "exact" : "replay",
+        .time_ms_max = options->agent.time_ms_max,
+        .tokens_max = options->agent.tokens_max,
+    };
+    show(run, &event);
+}
+
+static void show_finished(struct run *run) {
+    enum agent_stop stop = agent_stop(run->agent);
+    if (run->options->workspace != NULL) {
+        struct run_event changes = {
+            .type = RUN_CHANGES,
+            .difference = &run->recorder.difference,
+            .commit_before = run->recorder.commit_first,
+            .commit_after = run->recorder.commit_last,
+        };
+        show(run, &changes);
+    }
+    run->status.activity = "finished";
+    struct run_event event = {
+        .type = RUN_FINISHED,
+        .session_id = run->recorder.session.text,
+        .stop = agent_stop_name(stop),
+        .stop_text = agent_stop_text(stop),
+        .detail = agent_stop_detail(run->agent),
+        .exit_status = agent_stop_exit_status(stop),
+        .duration_ms = now_ms(run) - run->started_ms,
+        .state_option = run->options->state_option != NULL ? run->options->state_option : "",
+    };
+    show(run, &event);
+    display_end(run->options->display);
+}
+
+/* ---- steps on a worker ---------------------------------------------------------------------- */
+
+static enum session_status session_status_of(enum agent_stop stop) {
+    if (stop == AGENT_STOP_ANSWER || stop == AGENT_STOP_FINISH) {
+        return SESSION_DONE;
+    }
+    if (stop == AGENT_STOP_ENGINE || stop == AGENT_STOP_RECORD || stop == AGENT_STOP_TOOL) {
+        return SESSION_FAILED;
+    }
+    return SESSION_STOPPED;
+}
+
+static const struct chat_message *last_message(const struct run *run) {
+    const struct chat_conversation *conversation = agent_conversation(run->agent);
+    size_t count = chat_conversation_count(conversation);
+    ASSERT(count > 0);
+    return &chat_conversation_messages(conversation)[count - 1];
+}
+
+static result step_record_turn(struct run *run, struct error *error) {
+    const struct recorder_turn turn = {
+        .encoder = run->options->encoder,
+        .conversation = agent_conversation(run->agent),
+        .from_message = run->step.from_message,
+        .end_is_missing = run->step.end_is_missing,
+        .options = agent_chat_options(run->agent),
+    };
+    return recorder_turn_start(&run->recorder, &turn, &run->prompt_ids, error);
+}
+
+static result step_record_output(struct run *run, struct error *error) {
+    const void *floats = run->log_probabilities.data;
+    return recorder_output(&run->recorder, &run->output_ids, floats, last_message(run), error);
+}
+
+static result step_record_end(struct run *run, struct error *error) {
+    enum agent_stop stop = agent_stop(run->agent);
+    const struct recorder_end end = {
+        .status = session_status_of(stop),
+        .verdict = agent_stop_text(stop),
+        .stop_reason = agent_stop_name(stop),
+        .exit_status = agent_stop_exit_status(stop),
+    };
+    return recorder_end(&run->recorder, &end, error);
+}
+
+static result step_call(struct run *run, struct error *error) {
+    const struct chat_call *call = agent_call(run->agent, run->step.call_index);
+    return run->options->tools.call(
+        run->options->tools.context,
+        call->name,
+        call->arguments,
+        run->step.time_ms_max,
+        &run->tool,
+        error
+    );
+}
+
+static result step_execute(struct run *run, struct error *error) {
+    enum agent_effect_type type = run->step.type;
+    if (type == AGENT_RECORD_BEGIN) {
+        return recorder_begin(&run->recorder, error);
+    }
+    if (type == AGENT_RECORD_TURN) {
+        return step_record_turn(run, error);
+    }
+    if (type == AGENT_RECORD_OUTPUT) {
+        return step_record_output(run, error);
+    }
+    if (type == AGENT_RECORD_CALL) {
+        return recorder_call_start(
+            &run->recorder, agent_call(run->agent, run->step.call_index), error
+        );
+    }
+    if (type == AGENT_CALL) {
+        return step_call(run, error);
+    }
+    if (type == AGENT_RECORD_RESULT) {
+        const struct tool_result *value = run->step.is_cancelled ? NULL : &run->tool;
+        return recorder_call_finish(&run->recorder, value, error);
+    }
+    if (type == AGENT_RECORD_TURN_END) {
+        return recorder_turn_end(
+            &run->recorder, run->has_facts ? &run->facts : NULL, run->reason, error
+        );
+    }
+    ASSERT(type == AGENT_RECORD_END);
+    return step_record_end(run, error);
+}
+
+static void step_work(uv_work_t *work) {
+    struct run *run = work->data;
+    run->step_error = (struct error){0};
+    run->step_result = step_execute(run, &run->step_error);
+}
+
+static void dispatch(struct run *run, const struct agent_event *event);
+
+static void after_call(struct run *run, bool succeeded) {
+    if (!succeeded) {
+        dispatch(run, &(struct agent_event){.type = AGENT_CALL_FAILED, .error = &run->step_error});
+        return;
+    }
+    struct run_event shown = {
+        .type = RUN_TOOL_RESULT,
+        .call = agent_call(run->agent, run->step.call_index),
+        .tool = &run->tool,
+    };
+    show(run, &shown);
+    dispatch(
+        run,
+        &(struct agent_event
+        ){.type = AGENT_CALLED,
+          .status = run->tool.status,
+          .text = buffer_view(&run->tool.text),
+          .ends_task = run->tool.ends_task}
+    );
+}
+
+static void step_done(uv_work_t *work, int status) {
+    struct run *run = work->data;
+    ASSERT(status == 0); /* steps are never cancelled in the pool's queue */
+    run->step_is_running = false;
+    bool succeeded = is_ok(run->step_result);
+    enum agent_effect_type type = run->step.type;
+    if (type == AGENT_CALL) {
+        after_call(run, succeeded);
+        return;
+    }
+    if (!succeeded) {
+        dispatch(
+            run, &(struct agent_event){.type = AGENT_RECORD_FAILED, .error = &run->step_error}
+        );
+        return;
+    }
+    if (type == AGENT_RECORD_BEGIN) {
+        show_session(run);
+    }
+    struct agent_event event = {.type = AGENT_RECORDED};
+    if (type == AGENT_RECORD_TURN) {
+        event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
+    }
+    dispatch(run, &event);
+}
+
+static void step_start(struct run *run, const struct agent_effect *effect) {
+    ASSERT(!run->step_is_running);
+    run->step = *effect;
+    run->step_is_running = true;
+    if (effect->type == AGENT_CALL) {
+        const struct chat_call *call = agent_call(run->agent, effect->call_index);
+        struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
+        run->status.activity = "tool";
+        show(run, &shown);
+        tool_result_deinit(&run->tool);
+        tool_result_init(&run->tool);
+    }
+    run->work.data = run;
+    int status = uv_queue_work(&run->loop->uv, &run->work, step_work, step_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}
+
+/* ---- generations ---------------------------------------------------------------------------- */
+
+/* Whether a problem means that something the model wanted to say was lost. */
+static bool problem_is_serious(enum chat_problem problem) {
+    return problem == CHAT_PROBLEM_THINKING_UNCLOSED || problem == CHAT_PROBLEM_CALL_IN_THINKING ||
+           problem == CHAT_PROBLEM_BLOCK_UNCLOSED || problem == CHAT_PROBLEM_CALL_UNCLOSED ||
+           problem == CHAT_PROBLEM_CALL_SYNTAX || problem == CHAT_PROBLEM_LIMIT;
+}
+
+static void parser_event(void *context, const struct chat_event *event) {
+    struct run *run = context;
+    struct run_event shown = {.text = event->text};
+    if (event->type == CHAT_EVENT_REASONING) {
+        shown.type = RUN_REASONING;
+        run->status.activity = "thinking";
+    } else if (event->type == CHAT_EVENT_CONTENT) {
+        shown.type = RUN_CONTENT;
+        run->status.activity = "writing";
+    } else if (event->type == CHAT_EVENT_PROBLEM) {
+        shown.type = RUN_PROBLEM;
+        shown.problem = event->problem;
+        if (problem_is_serious(event->problem) && !run->has_problems) {
+            run->has_problems = true;
+            int length = snprintf(
+                run->problem, sizeof run->problem, "%s", chat_problem_text(event->problem)
+            );
+            ASSERT(length > 0);
+        }
+    } else {
+        if (event->type == CHAT_EVENT_CALL_STARTED) {
+            run->status.activity = "calling";
+        }
+        return;
+    }
+    show(run, &shown);
+}
+
+static result parser_start(struct run *run, size_t first_call_number, struct error *error) {
+    const struct agent_options *agent = &run->options->agent;
+    const struct chat_parser_options options = {
+        .thinking = agent->effort != CHAT_EFFORT_OFF,
+        .tool_names = run->tool_names,
+        .tool_count = agent->tool_count,
+        .first_call_number = first_call_number,
+        .event = parser_event,
+        .context = run,
+    };
+    return chat_parser_create(&run->parser, run->options->tokenizer, &options, error);
+}
+
+static result
+generation_start(struct run *run, const struct agent_effect *effect, struct error *error) {
+    chat_parser_destroy(run->parser);
+    run->parser = NULL;
+    run->has_facts = false;
+    run->has_problems = false;
+    run->problem[0] = '\0';
+    run->reason = FINISH_ERROR;
+    token_list_clear(&run->output_ids);
+    buffer_clear(&run->log_probabilities);
+    TRY(parser_start(run, effect->first_call_number, error));
+    const struct generation_request request = {
+        .sequence = run->options->sequence,
+        .append = run->prompt_ids.ids,
+        .append_count = run->prompt_ids.count,
+        .sampling = run->options->sampling,
+        .tokens_max = effect->tokens_max,
+        .window = run->options->window,
+    };
+    TRY(run->options->engine.generate(run->options->engine.context, &request, error));
+    run->is_generating = true;
+    run->status.activity = "reading";
+    struct run_event event = {.type = RUN_TURN};
+    show(run, &event);
+    return OK;
+}
+
+static void generate(struct run *run, const struct agent_effect *effect) {
+    struct error error = {0};
+    if (is_failed(generation_start(run, effect, &error))) {
+        dispatch(
+            run,
+            &(struct agent_event){.type = AGENT_GENERATED, .reason = FINISH_ERROR, .error = &error}
+        );
+    }
+}
+
+static result token_came(struct run *run, const struct engine_event *event, struct error *error) {
+    if (run->output_ids.count == 0) {
+        run->first_token_ms = now_ms(run);
+        run->status.prefill_total = 0;
+    }
+    TRY(token_list_append(&run->output_ids, event->token, error));
+    TRY(buffer_append(
+        &run->log_probabilities, view_of(&event->logprob, sizeof event->logprob), error
+    ));
+    run->status.tokens_sampled++;
+    run->status.context_tokens++;
+    return chat_parser_push(run->parser, event->token, error);
+}
+
+static void show_usage(struct run *run) {
+    const struct generation_facts *facts = &run->facts;
+    struct run_status *status = &run->status;
+    status->prompt_tokens += facts->prompt_tokens;
+    status->reused_tokens += facts->reused;
+    status->evaluated_tokens += facts->evaluated;
+    status->rebuilt_tokens += facts->rebuilt;
+    status->context_tokens = facts->prompt_tokens + facts->sampled;
+    status->prefill_total = 0;
+    if (facts->decode_us > 0 && facts->sampled > 1) {
+        status->tokens_per_second = (double)facts->sampled * 1e6 / (double)facts->decode_us;
+    }
+    struct run_event usage = {.type = RUN_USAGE, .facts = facts, .reason = run->reason};
+    show(run, &usage);
+}
+
+static void generation_finished(struct run *run, const struct engine_event *event) {
+    struct error error = event->error;
+    run->facts = event->facts;
+    run->has_facts = event->reason != FINISH_ERROR;
+    run->reason = event->reason;
+    if (is_failed(chat_parser_finish(run->parser, &error))) {
+        run->reason = FINISH_ERROR;
+    }
+    run->is_generating = false;
+    if (run->has_facts) {
+        show_usage(run);
+    }
+    dispatch(
+        run,
+        &(struct agent_event
+        ){.type = AGENT_GENERATED,
+          .reason = run->reason,
+          .error = &error,
+          .sampled = narrow_i32((int64_t)run->output_ids.count),
+          .context_tokens = run->has_facts ? run->status.context_tokens : 0,
+          .message = chat_parser_message(run->parser),
+          .has_problems = run->has_problems,
+          .problem = view_of_text(run->problem)}
+    );
+}
+
+static void engine_event_came(struct run *run, const struct engine_event *event) {
+    if (event->sequence != run->options->sequence || !run->is_generating) {
+        return;
+    }
+    if (event->type == ENGINE_PROGRESS) {
+        run->status.prefill_done = event->done;
+        run->status.prefill_total = event->total;
+        display_status(run->options->display, &run->status);
+    } else if (event->type == ENGINE_TOKEN) {
+        struct error error = {0};
+        if (is_failed(token_came(run, event, &error))) {
+            /* Out of memory, or an id that the vocabulary does not have. */
+            run->options->engine.cancel(run->options->engine.context, run->options->sequence);
+            const struct engine_event failed = {
+                .type = ENGINE_FINISHED,
+                .sequence = event->sequence,
+                .reason = FINISH_ERROR,
+                .error = error,
+            };
+            generation_finished(run, &failed);
+        }
+    } else {
+        generation_finished(run, event);
+    }
+}
+
+static void wake_came(uv_async_t *handle) {
+    struct loop *loop = handle->data;
+    struct engine_event event;
+    while (loop->run != NULL &&
+           loop->run->options->engine.next_event(loop->run->options->engine.context, &event)) {
+        engine_event_came(loop->run, &event);
+    }
+}
+
+/* ---- effects -------------------------------------------------------------------------------- */
+
+static void deadline_came(uv_timer_t *timer) {
+    dispatch(timer->data, &(struct agent_event){.type = AGENT_TIME});
+}
+
+static void wait_until(struct run *run, int64_t wake_ms) {
+    int64_t left = wake_ms - now_ms(run);
+    uv_update_time(&run->loop->uv);
+    int status = uv_timer_start(&run->deadline, deadline_came, left > 0 ? (uint64_t)left : 0, 0);
+    ASSERT(status == 0);
+}
+
+static void close_when_idle(void *context);
+
+static void end(struct run *run) {
+    run->is_ending = true;
+    show_finished(run);
+    close_when_idle(run);
+}
+
+static void execute(struct run *run, const struct agent_effect *effect) {
+    if (effect->type == AGENT_GENERATE) {
+        generate(run, effect);
+    } else if (effect->type == AGENT_CANCEL_GENERATE) {
+        run->options->engine.cancel(run->options->engine.context, run->options->sequence);
+    } else if (effect->type == AGENT_CANCEL_CALL) {
+        run->options->tools.cancel(run->options->tools.context);
+    } else if (effect->type == AGENT_WAIT) {
+        wait_until(run, effect->wake_ms);
+    } else if (effect->type == AGENT_FINISH) {
+        end(run);
+    } else {
+        step_start(run, effect);
+    }
+}
+
+static void dispatch(struct run *run, const struct agent_event *event) {
+    struct agent_event timed = *event;
+    timed.now_ms = now_ms(run);
+    struct agent_effects effects;
+    agent_handle(run->agent, &timed, &effects);
+    for (size_t i = 0; i < effects.count; i++) {
+        execute(run, &effects.items[i]);
+    }
+}
+
+/* ---- signals, closing ----------------------------------------------------------------------- */
+
+static void signal_came(uv_signal_t *handle, int number) {
+    struct run *run = handle->data;
+    run->signals_seen++;
+    if (run->signals_seen > 1) {
+        if (run->options->kill != NULL) {
+            run->options->kill();
+        }
+        return;
+    }
+    struct run_event note = {
+        .type = RUN_NOTE,
+        .text = view_of_text("stopping; once more to kill"),
+    };
+    show(run, &note);
+    const char *detail = number == SIGTERM ? "by SIGTERM" : "by the user";
+    dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
+}
+
+static void resized(uv_signal_t *handle, int number) {
+    struct run *run = handle->data;
+    (void)number;
+    struct display_options options = display_options_for(1, false);
+    display_set_width(run->options->display, options.width);
+}
+
+static void ticked(uv_timer_t *timer) {
+    struct run *run = timer->data;
+    status_update(run);
+    display_status(run->options->display, &run->status);
+}
+
+static void close_handles(struct run *run) {
+    run->is_closed = true;
+    uv_close((uv_handle_t *)&run->deadline, NULL);
+    uv_close((uv_handle_t *)&run->ticker, NULL);
+    uv_close((uv_handle_t *)&run->interrupt, NULL);
+    uv_close((uv_handle_t *)&run->terminate, NULL);
+    uv_close((uv_handle_t *)&run->resize, NULL);
+    uv_unref((uv_handle_t *)&run->loop->wake);
+}
+
+/* Called after each write, and at the end: the run is over when everything was written. */
+static void close_when_idle(void *context) {
+    struct run *run = context;
+    if (run->is_closed) {
+        return;
+    }
+    struct error error = {0};
+    if (!run->is_ending && is_failed(output_status(run->options->output, &error))) {
+        dispatch(
+            run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(error.message)}
+        );
+    } else if (run->is_ending && output_is_idle(run->options->output)) {
+        close_handles(run);
+    }
+}
+
+static void handles_init(struct run *run) {
+    uv_loop_t *uv = &run->loop->uv;
+    int status = uv_timer_init(uv, &run->deadline);
+    status |= uv_timer_init(uv, &run->ticker);
+    status |= uv_signal_init(uv, &run->interrupt);
+    status |= uv_signal_init(uv, &run->terminate);
+    status |= uv_signal_init(uv, &run->resize);
+    ASSERT(status == 0); /* these calls only fill in the handle */
+    run->deadline.data = run;
+    run->ticker.data = run;
+    run->interrupt.data = run;
+    run->terminate.data = run;
+    run->resize.data = run;
+    uv_ref((uv_handle_t *)&run->loop->wake);
+}
+
+static result handles_start(struct run *run, struct error *error) {
+    int status = uv_timer_start(&run->ticker, ticked, STATUS_INTERVAL_MS, STATUS_INTERVAL_MS);
+    if (status == 0 && run->options->handles_signals) {
+        status = uv_signal_start(&run->interrupt, signal_came, SIGINT);
+        if (status == 0) {
+            status = uv_signal_start(&run->terminate, signal_came, SIGTERM);
+        }
+        if (status == 0) {
+            status = uv_signal_start(&run->resize, resized, SIGWINCH);
+        }
+    }
+    if (status != 0) {
+        FAIL_FOREIGN(error, IO, -status, "cannot watch signals: %s", uv_strerror(status));
+    }
+    return OK;
+}
+
+/* ---- a run ---------------------------------------------------------------------------------- */
+
+static void run_deinit(struct run *run) {
+    agent_destroy(run->agent);
+    chat_parser_destroy(run->parser);
+    recorder_deinit(&run->recorder);
+    token_list_deinit(&run->prompt_ids);
+    token_list_deinit(&run->output_ids);
+    buffer_deinit(&run->log_probabilities);
+    tool_result_deinit(&run->tool);
+    free(run->tool_names);
+}
+
+static result run_init(struct run *run, const struct run_options *options, struct error *error) {
+    token_list_init(&run->prompt_ids, TOKEN_LIST_CEILING_DEFAULT);
+    token_list_init(&run->output_ids, TOKEN_LIST_CEILING_DEFAULT);
+    buffer_init(&run->log_probabilities, LOGPROB_BYTES_MAX);
+    tool_result_init(&run->tool);
+    run->options = options;
+    run->recorder.store = options->store;
+    run->recorder.workspace = options->workspace;
+    run->recorder.begin = options->begin;
+    run->recorder.tools_json = options->tools_json;
+    run->recorder.engine = options->engine_info;
+    run->started_ms = clock_monotonic_ms(&options->clock);
+    run->status.context_max = options->agent.context_max;
+    run->status.activity = "starting";
+    run->tool_names = calloc(options->agent.tool_count + 1, sizeof *run->tool_names);
+    if (run->tool_names == NULL) {
+        FAIL(error, MEMORY, "no memory for a run");
+    }
+    for (size_t i = 0; i < options->agent.tool_count; i++) {
+        run->tool_names[i] = options->agent.tools[i].name;
+    }
+    TRY(agent_create(&run->agent, &options->agent, error));
+    run->status.turns_max = agent_turns_max(run->agent);
+    return OK;
+}
+
+static result run_drive(struct run *run, struct error *error) {
+    handles_init(run);
+    result started = handles_start(run, error);
+    if (is_failed(started)) {
+        close_handles(run);
+    } else {
+        dispatch(run, &(struct agent_event){.type = AGENT_START});
+    }
+    int alive = uv_run(&run->loop->uv, UV_RUN_DEFAULT);
+    ASSERT(alive == 0);
+    ASSERT(!run->step_is_running);
+    return started;
+}
+
+result loop_run(
+    struct loop *loop,
+    const struct run_options *options,
+    struct run_outcome *out,
+    struct error *error
+) {
+    ASSERT(loop->run == NULL);
+    struct run *run = calloc(1, sizeof *run);
+    if (run == NULL) {
+        FAIL(error, MEMORY, "no memory for a run");
+    }
+    run->loop = loop;
+    result done = run_init(run, options, error);
+    if (is_ok(done)) {
+        loop->run = run;
+        output_on_idle(options->output, close_when_idle, run);
+        done = run_drive(run, error);
+        output_on_idle(options->output, NULL, NULL);
+        loop->run = NULL;
+    }
+    if (is_ok(done)) {
+        ASSERT(agent_is_finished(run->agent));
+        out->stop = agent_stop(run->agent);
+        out->exit_status = agent_stop_exit_status(out->stop);
+        out->session = run->recorder.session;
+    }
+    run_deinit(run);
+    free(run);
+    return done;
+}

@@ -1,0 +1,98 @@
+/* The event loop that carries out an agent's effects: the only module that knows libuv besides
+ * output.c.
+ *
+ * The loop thread owns agent, parser and display. The engine wakes it with loop_wake; everything
+ * that blocks (SQLite, snapshots, encoding of prompts, tools) runs on libuv's pool workers, which
+ * live as long as the process, one step of the agent at a time. SIGINT and SIGTERM stop a run
+ * cleanly, a second one ends the process. Engine and tools are reached through small tables, so
+ * that tests can put others in their place. Thread: the main thread, loop_wake apart.
+ */
+#ifndef HEARTH_RUNTIME_LOOP_H
+#define HEARTH_RUNTIME_LOOP_H
+
+#include "agent.h"
+#include "base/clock.h"
+#include "display.h"
+#include "sandbox/workspace.h"
+#include "sessions/session.h"
+#include "tools/tool.h"
+
+struct loop;
+
+/* Expected errors: MEMORY, IO (no more descriptors). */
+MUST_CHECK result loop_create(struct loop **out, struct error *error);
+/* After the engine that wakes it was closed; asserts that no handle is left. */
+void loop_destroy(struct loop *loop);
+/* For engine_options.wake. Thread: any, until loop_destroy. */
+void loop_wake(void *loop);
+/* The queue for standard output that belongs to this loop. */
+MUST_CHECK result loop_output(struct loop *loop, int fd, struct output **out, struct error *error);
+
+/* What the loop needs of an engine; engine_ports() fills it with engine.h. */
+struct engine_ports {
+    void *context;
+    result (*generate
+    )(void *context, const struct generation_request *request, struct error *error);
+    void (*cancel)(void *context, uint64_t sequence);
+    bool (*next_event)(void *context, struct engine_event *out);
+};
+struct engine_ports engine_ports_of(struct engine *engine);
+
+/* What it needs of the tools; called on a worker, cancel on the loop thread. */
+struct tool_ports {
+    void *context;
+    result (*call
+    )(void *context,
+      struct view name,
+      struct view arguments,
+      int64_t time_ms_max,
+      struct tool_result *out,
+      struct error *error);
+    void (*cancel)(void *context);
+};
+struct tool_ports tool_ports_of(struct tool_context *context);
+
+/* Everything is borrowed until loop_run returns. */
+struct run_options {
+    struct engine_ports engine;
+    struct tool_ports tools;
+    uint64_t sequence;
+    const struct tokenizer *tokenizer;
+    const struct chat_encoder *encoder;
+    struct engine_info engine_info;
+    struct sampling sampling;
+    enum window_mode window;
+
+    struct agent_options agent;
+    struct view tools_json; /* declarations, for the record */
+
+    struct session_store *store;
+    struct session_begin begin;  /* commit_before is filled in by the loop */
+    struct workspace *workspace; /* null: no snapshots */
+
+    const char *state_option; /* for the hint at the end; null: the default directory */
+    struct display *display;
+    struct output *output;
+    struct clock clock;
+    bool handles_signals;
+    /* Called on the second SIGINT or SIGTERM; must not return. Null: _exit is not called and the
+     * signal is ignored. */
+    void (*kill)(void);
+};
+
+struct run_outcome {
+    enum agent_stop stop;
+    int exit_status;
+    struct session_id session;
+};
+
+/* Runs one agent to its end. Expected errors: MEMORY, IO (libuv). Whatever happened to the run
+ * itself is in the outcome. */
+MUST_CHECK result loop_run(
+    struct loop *loop,
+    const struct run_options *options,
+    struct run_outcome *out,
+    struct error *error
+);
+
+#endif

@@ -1,0 +1,133 @@
+#include "paths.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_file(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* Directory of this executable. */
+static result executable_directory(char out[PATH_MAX], struct error *error) {
+    ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 1);
+    if (length <= 0) {
+        int error_number = errno;
+        FAIL_FOREIGN(
+            error, IO, error_number, "cannot read /proc/self/exe: %s", strerror(error_number)
+        );
+    }
+    out[length] = '\0';
+    char *slash = strrchr(out, '/');
+    ASSERT(slash != NULL);
+    *slash = '\0';
+    return OK;
+}
+
+result path_model_default(struct buffer *out, struct error *error) {
+    static const char *const places[] = {"../share/hearth/mini", "../../../examples/mini/model"};
+    char directory[PATH_MAX];
+    TRY(executable_directory(directory, error));
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        char file[2 * PATH_MAX];
+        int length = snprintf(file, sizeof file, "%s/%s/config.json", directory, places[i]);
+        ASSERT(length > 0 && (size_t)length < sizeof file);
+        if (is_file(file)) {
+            char joined[2 * PATH_MAX];
+            length = snprintf(joined, sizeof joined, "%s/%s", directory, places[i]);
+            ASSERT(length > 0 && (size_t)length < sizeof joined);
+            return path_directory(joined, out, error);
+        }
+    }
+    FAIL(
+        error,
+        NOT_FOUND,
+        "the bundled model is neither in %.150s/%s nor in %.150s/%s: name one with --model DIR",
+        directory,
+        places[0],
+        directory,
+        places[1]
+    );
+}
+
+static result make_directories(char *path, struct error *error) {
+    for (char *at = path + 1; *at != '\0'; at++) {
+        if (*at != '/') {
+            continue;
+        }
+        *at = '\0';
+        int status = mkdir(path, 0700);
+        int error_number = errno;
+        *at = '/';
+        if (status != 0 && error_number != EEXIST) {
+            FAIL_FOREIGN(
+                error,
+                IO,
+                error_number,
+                "cannot make the parents of the state directory %.300s: %s",
+                path,
+                strerror(error_number)
+            );
+        }
+    }
+    return OK;
+}
+
+static result home_directory(const char **out, struct error *error) {
+    const char *home = getenv("HOME");
+    if (home == NULL || home[0] != '/') {
+        const struct passwd *user = getpwuid(geteuid());
+        home = user != NULL ? user->pw_dir : NULL;
+    }
+    if (home == NULL || home[0] != '/') {
+        FAIL(
+            error, NOT_FOUND, "there is no home directory: name a state directory with --state DIR"
+        );
+    }
+    *out = home;
+    return OK;
+}
+
+result path_state(const char *given, bool make, struct buffer *out, struct error *error) {
+    buffer_init(out, PATH_MAX);
+    const char *base = getenv("XDG_STATE_HOME");
+    if (given != NULL && given[0] != '\0') {
+        TRY(buffer_append_text(out, given, error));
+    } else if (base != NULL && base[0] == '/') {
+        TRY(buffer_append_format(out, error, "%s/hearth", base));
+    } else {
+        const char *home = NULL;
+        TRY(home_directory(&home, error));
+        TRY(buffer_append_format(out, error, "%s/.local/state/hearth", home));
+    }
+    return make ? make_directories((char *)out->data, error) : OK;
+}
+
+result path_directory(const char *given, struct buffer *out, struct error *error) {
+    char resolved[PATH_MAX];
+    if (realpath(given, resolved) == NULL) {
+        int error_number = errno;
+        FAIL_FOREIGN(error, NOT_FOUND, error_number, "%.300s: %s", given, strerror(error_number));
+    }
+    struct stat info;
+    if (stat(resolved, &info) != 0 || !S_ISDIR(info.st_mode)) {
+        FAIL(error, INVALID_INPUT, "%.300s is not a directory", given);
+    }
+    buffer_init(out, PATH_MAX);
+    return buffer_append_text(out, resolved, error);
+}
+
+result
+path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error) {
+    buffer_init(out, PATH_MAX);
+    uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a: one store per directory */
+    for (const char *at = workspace; *at != '\0'; at++) {
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(1099511628211);
+    }
+    TRY(buffer_append_format(out, error, "%s/snapshots/%016" PRIx64, state, hash));
+    return OK;
+}

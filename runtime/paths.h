@@ -1,0 +1,21 @@
+/* Where things lie: relative to this executable, or in the user's state directory. Nothing is
+ * compiled in, so a build tree or an installation may be moved. Thread: any.
+ */
+#ifndef HEARTH_RUNTIME_PATHS_H
+#define HEARTH_RUNTIME_PATHS_H
+
+#include "base/bytes.h"
+
+/* The bundled model: ../share/hearth/mini beside bin (installed), or ../../../examples/mini/model
+ * from build/PRESET/runtime. Expected errors: NOT_FOUND (names the places), IO. */
+MUST_CHECK result path_model_default(struct buffer *out, struct error *error);
+/* `given`, or $XDG_STATE_HOME/hearth, or ~/.local/state/hearth. Parents are made when `make` is
+ * set; the directory itself is left to the store. Expected errors: NOT_FOUND (no home), IO. */
+MUST_CHECK result path_state(const char *given, bool make, struct buffer *out, struct error *error);
+/* Absolute, symlinks resolved; must be a directory. Expected errors: NOT_FOUND, INVALID_INPUT. */
+MUST_CHECK result path_directory(const char *given, struct buffer *out, struct error *error);
+/* Directory of the store that holds snapshots of a workspace. */
+MUST_CHECK result
+path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error);
+
+#endif

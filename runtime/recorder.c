@@ -1,0 +1,332 @@
+/* See recorder.h. Appends that belong together go into one batch: one flush to the disk. */
+#include "recorder.h"
+
+#include <inttypes.h>
+
+void recorder_deinit(struct recorder *recorder) {
+    workspace_difference_deinit(&recorder->difference);
+    recorder->difference = (struct workspace_difference){0};
+}
+
+static result snapshot(struct recorder *recorder, const char *message, struct error *error) {
+    if (recorder->workspace == NULL) {
+        return OK;
+    }
+    struct workspace_snapshot taken;
+    TRY_NOTE(
+        error,
+        workspace_take_snapshot(recorder->workspace, message, &taken, error),
+        "while taking a snapshot of the workspace"
+    );
+    memcpy(recorder->commit_last, taken.commit, sizeof recorder->commit_last);
+    recorder->tree_may_differ = false;
+    return OK;
+}
+
+result recorder_begin(struct recorder *recorder, struct error *error) {
+    TRY(snapshot(recorder, "before the run", error));
+    memcpy(recorder->commit_first, recorder->commit_last, sizeof recorder->commit_first);
+    recorder->begin.commit_before = view_of_text(recorder->commit_first);
+    TRY(session_create(recorder->store, &recorder->begin, &recorder->session, error));
+    const struct session_agent_begin agent = {
+        .session = recorder->session,
+        .name = view_of_text("main"),
+        .tools = recorder->tools_json,
+        .sampler = recorder->begin.sampler,
+    };
+    return session_agent_append(recorder->store, &agent, &recorder->agent, error);
+}
+
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+static result append_prompt_messages(
+    struct recorder *recorder, const struct recorder_turn *turn, struct error *error
+) {
+    const struct chat_message *messages = chat_conversation_messages(turn->conversation);
+    size_t count = chat_conversation_count(turn->conversation);
+    for (size_t i = turn->from_message; i < count; i++) {
+        if (messages[i].role == CHAT_TOOL) {
+            continue; /* was recorded together with its call */
+        }
+        const struct session_message_begin message = {
+            .turn = recorder->turn,
+            .role = view_of_text(chat_role_name(messages[i].role)),
+            .text = messages[i].content,
+        };
+        TRY(session_message_append(recorder->store, &message, error));
+    }
+    return OK;
+}
+
+static result append_turn(
+    struct recorder *recorder,
+    const struct recorder_turn *turn,
+    const struct token_list *ids,
+    struct error *error
+) {
+    TRY(session_turn_start(recorder->store, &recorder->agent, &recorder->turn, error));
+    TRY(append_prompt_messages(recorder, turn, error));
+    const struct session_run_begin run = {
+        .turn = recorder->turn,
+        .kind = SESSION_RUN_PROMPT,
+        .position = recorder->position,
+        .count = ids->count,
+        .ids = ids->ids,
+    };
+    return session_run_append(recorder->store, &run, error);
+}
+
+/* All or nothing: rolls back when the appends between begin and commit failed. */
+static result batch_end(struct recorder *recorder, result appended, struct error *error) {
+    if (is_failed(appended)) {
+        session_batch_rollback(recorder->store);
+        return appended;
+    }
+    return session_batch_commit(recorder->store, error);
+}
+
+result recorder_turn_start(
+    struct recorder *recorder,
+    const struct recorder_turn *turn,
+    struct token_list *ids,
+    struct error *error
+) {
+    const struct chat_request request = {
+        .messages = chat_conversation_messages(turn->conversation),
+        .message_count = chat_conversation_count(turn->conversation),
+        .from = turn->from_message,
+        .end_is_missing = turn->end_is_missing,
+        .options = turn->options,
+    };
+    /* Tools are declared, so earlier thinking stays and the prompt only ever grows. */
+    ASSERT(request.from == 0 || chat_can_append(&request));
+    token_list_clear(ids);
+    TRY_NOTE(error, chat_encode(ids, turn->encoder, &request, error), "while encoding the prompt");
+    TRY(session_batch_begin(recorder->store, error));
+    TRY(batch_end(recorder, append_turn(recorder, turn, ids, error), error));
+    recorder->position += (int64_t)ids->count;
+    return OK;
+}
+
+static result
+write_calls(const struct chat_message *message, struct buffer *out, struct error *error) {
+    struct json_writer writer;
+    json_writer_init(&writer, out, error);
+    json_write_array_begin(&writer);
+    for (size_t i = 0; i < message->call_count; i++) {
+        json_write_object_begin(&writer);
+        json_write_key(&writer, "id");
+        json_write_string(&writer, message->calls[i].id);
+        json_write_key(&writer, "name");
+        json_write_string(&writer, message->calls[i].name);
+        json_write_key(&writer, "arguments");
+        json_write_raw(&writer, message->calls[i].arguments);
+        json_write_object_end(&writer);
+    }
+    json_write_array_end(&writer);
+    return json_writer_finish(&writer);
+}
+
+static result append_output(
+    struct recorder *recorder,
+    const struct session_run_begin *run,
+    const struct session_message_begin *message,
+    struct error *error
+) {
+    if (run->count > 0) {
+        TRY(session_run_append(recorder->store, run, error));
+    }
+    return session_message_append(recorder->store, message, error);
+}
+
+result recorder_output(
+    struct recorder *recorder,
+    const struct token_list *ids,
+    const float *log_probabilities,
+    const struct chat_message *message,
+    struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer calls;
+    buffer_init(&calls, SESSION_TEXT_BYTES_MAX);
+    if (message->call_count > 0) {
+        TRY(write_calls(message, &calls, error));
+    }
+    const struct session_run_begin run = {
+        .turn = recorder->turn,
+        .kind = SESSION_RUN_OUTPUT,
+        .position = recorder->position,
+        .count = ids->count,
+        .ids = ids->ids,
+        .log_probabilities = log_probabilities,
+    };
+    const struct session_message_begin begin = {
+        .turn = recorder->turn,
+        .role = view_of_text("assistant"),
+        .text = message->content,
+        .reasoning = message->reasoning,
+        .calls = buffer_view(&calls),
+    };
+    TRY(session_batch_begin(recorder->store, error));
+    TRY(batch_end(recorder, append_output(recorder, &run, &begin, error), error));
+    recorder->position += (int64_t)ids->count;
+    return OK;
+}
+
+static const char *finish_name(enum finish_reason reason) {
+    static const char *const names[] = {
+        [FINISH_EOS] = "end",
+        [FINISH_LENGTH] = "length",
+        [FINISH_CONTEXT] = "context",
+        [FINISH_CANCELLED] = "cancelled",
+        [FINISH_ERROR] = "error",
+    };
+    return names[reason];
+}
+
+static const char *window_source_name(const char *source) {
+    return source == NULL || strcmp(source, "cold") == 0 ? "none" : source;
+}
+
+result recorder_turn_end(
+    struct recorder *recorder,
+    const struct generation_facts *facts,
+    enum finish_reason reason,
+    struct error *error
+) {
+    static const struct generation_facts nothing = {.window_source = "cold"};
+    if (facts == NULL) {
+        facts = &nothing;
+    }
+    char numerics[16];
+    int length = snprintf(numerics, sizeof numerics, "%" PRIu32, recorder->engine.numerics);
+    ASSERT(length > 0);
+    const struct session_turn_end end = {
+        .cache =
+            {.prompt_tokens = facts->prompt_tokens,
+             .evaluated_tokens = facts->evaluated,
+             .reused_tokens = facts->reused,
+             .rebuilt_tokens = facts->rebuilt,
+             .hit_position = facts->hit_position,
+             .miss_reason = view_of_text(facts->reused == 0 ? "first prompt" : ""),
+             .window_source = view_of_text(window_source_name(facts->window_source)),
+             .lineage = view_of_text(facts->lineage),
+             .decoder_lineage = view_of_text(facts->decoder_lineage),
+             .backend = view_of_text(recorder->engine.backend),
+             .numerics_version = view_of_text(numerics)},
+        .sampler = recorder->begin.sampler,
+        .output_tokens = facts->sampled,
+        .prefill_ms = facts->prefill_us / 1000,
+        .decode_ms = facts->decode_us / 1000,
+        .stop_reason = view_of_text(finish_name(reason)),
+    };
+    return session_turn_finish(recorder->store, recorder->turn, &end, error);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+result
+recorder_call_start(struct recorder *recorder, const struct chat_call *call, struct error *error) {
+    const struct session_call_begin begin = {
+        .turn = recorder->turn,
+        .name = call->name,
+        .arguments = call->arguments,
+        .commit_before = view_of_text(recorder->commit_last),
+    };
+    TRY(session_call_start(recorder->store, &begin, &recorder->call, error));
+    const struct tool_descriptor *tool = tool_find(call->name);
+    recorder->tree_may_differ =
+        tool != NULL && (tool->effects & (TOOL_WRITES | TOOL_EXECUTES)) != 0;
+    return OK;
+}
+
+static enum session_call_status call_status(enum tool_status status) {
+    static const enum session_call_status statuses[] = {
+        [TOOL_OK] = SESSION_CALL_OK,
+        [TOOL_ERROR] = SESSION_CALL_ERROR,
+        [TOOL_TIMEOUT] = SESSION_CALL_TIMEOUT,
+        [TOOL_CANCELLED] = SESSION_CALL_CANCELLED,
+        [TOOL_REFUSED] = SESSION_CALL_REFUSED,
+    };
+    return statuses[status];
+}
+
+static result append_result(
+    struct recorder *recorder,
+    const struct session_call_end *end,
+    bool is_answered,
+    struct error *error
+) {
+    TRY(session_call_finish(recorder->store, recorder->call, end, error));
+    if (!is_answered) {
+        return OK;
+    }
+    const struct session_message_begin message = {
+        .turn = recorder->turn,
+        .role = view_of_text("tool"),
+        .text = end->text,
+        .call = recorder->call,
+    };
+    return session_message_append(recorder->store, &message, error);
+}
+
+result recorder_call_finish(
+    struct recorder *recorder, const struct tool_result *value, struct error *error
+) {
+    struct session_call_end end = {
+        .status = SESSION_CALL_CANCELLED,
+        .text = view_of_text("not started: the run was stopped"),
+    };
+    if (value != NULL) {
+        end = (struct session_call_end){
+            .status = call_status(value->status),
+            .text = buffer_view(&value->text),
+            .output = buffer_view(&value->output),
+            .output_bytes = value->output_bytes,
+            .text_is_truncated = value->text_is_truncated,
+            .has_exit_status = value->has_exit_status,
+            .exit_status = value->exit_status,
+            .duration_ms = value->duration_ms,
+        };
+        if (recorder->tree_may_differ) {
+            TRY(snapshot(recorder, "after a call", error));
+        }
+    }
+    end.commit_after = view_of_text(recorder->commit_last);
+    TRY(session_batch_begin(recorder->store, error));
+    return batch_end(recorder, append_result(recorder, &end, value != NULL, error), error);
+}
+
+/* ---- end ------------------------------------------------------------------------------------ */
+
+result
+recorder_end(struct recorder *recorder, const struct recorder_end *end, struct error *error) {
+    /* A call that failed in between may have left changes behind. */
+    if (recorder->tree_may_differ) {
+        TRY(snapshot(recorder, "after the run", error));
+    }
+    if (recorder->workspace != NULL && recorder->commit_first[0] != '\0') {
+        TRY_NOTE(
+            error,
+            workspace_compare(
+                recorder->workspace,
+                recorder->commit_first,
+                recorder->commit_last,
+                RECORDER_PATCH_BYTES_MAX,
+                &recorder->difference,
+                error
+            ),
+            "while comparing the workspace with its state before the run"
+        );
+    }
+    if (recorder->session.text[0] == '\0') {
+        return OK; /* the session itself could not be recorded */
+    }
+    const struct session_end finish = {
+        .status = end->status,
+        .verdict = view_of_text(end->verdict),
+        .stop_reason = view_of_text(end->stop_reason),
+        .commit_after = view_of_text(recorder->commit_last),
+        .exit_status = end->exit_status,
+    };
+    return session_finish(recorder->store, &recorder->session, &finish, error);
+}

@@ -1,0 +1,87 @@
+/* Makes the steps of a run durable: the blocking half of a RECORD effect.
+ *
+ * Between an agent's effects and sessions/session.h and sandbox/workspace.h: keeps the numbers of
+ * the open session, turn and call and the last snapshot. Knows no loop. Thread: one worker at a
+ * time; the loop thread may read between steps.
+ */
+#ifndef HEARTH_RUNTIME_RECORDER_H
+#define HEARTH_RUNTIME_RECORDER_H
+
+#include "engine/chat.h"
+#include "engine/engine.h"
+#include "engine/tokenizer.h"
+#include "sandbox/workspace.h"
+#include "sessions/session.h"
+#include "tools/tool.h"
+
+struct recorder {
+    /* set by recorder_init, borrowed */
+    struct session_store *store;
+    struct workspace *workspace; /* null: no snapshots */
+    struct session_begin begin;
+    struct view tools_json;
+    struct engine_info engine;
+
+    struct session_id session, agent;
+    int64_t turn, call;
+    int64_t position; /* tokens recorded of the context */
+    char commit_first[WORKSPACE_COMMIT_BYTES];
+    char commit_last[WORKSPACE_COMMIT_BYTES];
+    bool tree_may_differ;                   /* a tool ran since the last snapshot */
+    struct workspace_difference difference; /* of the whole run, after recorder_end */
+};
+
+/* Patch text kept of a run's difference. */
+#define RECORDER_PATCH_BYTES_MAX ((size_t)256 << 10)
+
+void recorder_deinit(struct recorder *recorder);
+
+/* Snapshot, session, agent. Expected errors of all: those of the store and the workspace. */
+MUST_CHECK result recorder_begin(struct recorder *recorder, struct error *error);
+
+struct recorder_turn {
+    const struct chat_encoder *encoder;
+    const struct chat_conversation *conversation;
+    size_t from_message;
+    bool end_is_missing;
+    struct chat_options options;
+};
+/* Encodes the messages that are new and records the turn with them; *ids receives what is to be
+ * appended to the sequence. */
+MUST_CHECK result recorder_turn_start(
+    struct recorder *recorder,
+    const struct recorder_turn *turn,
+    struct token_list *ids,
+    struct error *error
+);
+MUST_CHECK result recorder_output(
+    struct recorder *recorder,
+    const struct token_list *ids,
+    const float *log_probabilities,
+    const struct chat_message *message,
+    struct error *error
+);
+MUST_CHECK result
+recorder_call_start(struct recorder *recorder, const struct chat_call *call, struct error *error);
+/* `value` null: the call was recorded but never ran. */
+MUST_CHECK result recorder_call_finish(
+    struct recorder *recorder, const struct tool_result *value, struct error *error
+);
+/* `facts` null: nothing was generated. */
+MUST_CHECK result recorder_turn_end(
+    struct recorder *recorder,
+    const struct generation_facts *facts,
+    enum finish_reason reason,
+    struct error *error
+);
+
+struct recorder_end {
+    enum session_status status;
+    const char *verdict, *stop_reason;
+    int exit_status;
+};
+/* Also fills recorder->difference. */
+MUST_CHECK result
+recorder_end(struct recorder *recorder, const struct recorder_end *end, struct error *error);
+
+#endif

@@ -1,0 +1,42 @@
+/* A scripted engine and scripted tools for tests of the loop: the agent, the parser, the records
+ * and the display around them are the real ones. */
+#ifndef HEARTH_TESTS_RUNTIME_SUPPORT_H
+#define HEARTH_TESTS_RUNTIME_SUPPORT_H
+
+#include "engine/tokenizer.h"
+#include "runtime/loop.h"
+
+/* What one generation writes. */
+struct fake_turn {
+    const char *text; /* markers spelled out; end of sequence is added unless is_endless */
+    bool is_endless;  /* writes its last token again and again until it is stopped */
+    bool fails;       /* ends with FINISH_ERROR */
+    int delay_us;     /* before each token */
+};
+
+struct fake_engine;
+
+/* Turns beyond the last one repeat it. `loop` is woken from the fake's own thread. */
+struct fake_engine *fake_engine_create(
+    struct loop *loop,
+    const struct tokenizer *tokenizer,
+    const struct fake_turn *turns,
+    size_t turn_count
+);
+void fake_engine_destroy(struct fake_engine *engine);
+struct engine_ports fake_engine_ports(struct fake_engine *engine);
+int fake_engine_generations(const struct fake_engine *engine);
+/* Tokens that were appended in all. */
+int64_t fake_engine_appended(const struct fake_engine *engine);
+
+struct fake_tools {
+    const char *text; /* result of every call */
+    int milliseconds; /* each call takes; a cancel ends it */
+    bool fails;       /* the host cannot run tools */
+    bool counts;      /* the result is the number of the call */
+    int calls;        /* so far */
+    _Atomic bool is_cancelled;
+};
+struct tool_ports fake_tool_ports(struct fake_tools *tools);
+
+#endif
