@@ -4,3 +4,8 @@ foreach(part blocks identity mini runs)
         SOURCES test_forward_${part}.c forward_support.c test_safetensors.c
         LIBRARIES engine kernels base)
 endforeach()
+set_tests_properties(test_forward_identity PROPERTIES TIMEOUT 900)
+hearth_test(test_kv_cache SOURCES test_kv_cache.c LIBRARIES engine kernels base)
+hearth_test(test_sampler SOURCES test_sampler.c LIBRARIES engine base)
+hearth_test(test_engine SOURCES test_engine.c test_safetensors.c LIBRARIES engine kernels base
+    LABELS threads)

@@ -1,0 +1,586 @@
+/* The engine as its callers see it: events, cancelling, destroying, limits, and that what shares the
+ * engine changes no token. Thread and memory sanitizers run this too. */
+#include "engine/engine.h"
+#include "engine/tokenizer.h"
+#include "test_safetensors.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+#define MODEL_FILE    "golden/tiny-a/config.json"
+#define VOCABULARY    1280
+#define PROMPT        150
+#define PROMPT_WINDOW 16
+#define WAIT_SECONDS  120
+
+/* What the wake function signals; the test waits here as the loop would. */
+struct waker {
+    pthread_mutex_t lock;
+    pthread_cond_t woken;
+    int wakes;
+};
+
+static void wake(void *context) {
+    struct waker *waker = context;
+    pthread_mutex_lock(&waker->lock);
+    waker->wakes++;
+    pthread_cond_signal(&waker->woken);
+    pthread_mutex_unlock(&waker->lock);
+}
+
+struct fixture {
+    struct waker waker;
+    struct engine *engine;
+};
+
+static void model_directory(char path[TEST_PATH_MAX]) {
+    assert_true(test_data_find(path, MODEL_FILE));
+    path[strlen(path) - strlen("/config.json")] = '\0';
+}
+
+static void open_engine(struct fixture *fixture, int32_t sequences, int32_t context) {
+    char path[TEST_PATH_MAX];
+    struct error error = {0};
+    model_directory(path);
+    memset(fixture, 0, sizeof *fixture);
+    pthread_mutex_init(&fixture->waker.lock, NULL);
+    pthread_cond_init(&fixture->waker.woken, NULL);
+    struct engine_options options = {
+        .model_directory = path,
+        .threads = 1,
+        .context_max = context,
+        .sequences_max = sequences,
+        .step_rows_max = 32,
+        .wake = wake,
+        .wake_context = &fixture->waker,
+    };
+    if (is_failed(engine_open(&options, &fixture->engine, &error))) {
+        print_error("%s\n", error.message);
+        fail();
+    }
+}
+
+static void close_engine(struct fixture *fixture) {
+    engine_close(fixture->engine);
+    pthread_cond_destroy(&fixture->waker.woken);
+    pthread_mutex_destroy(&fixture->waker.lock);
+}
+
+/* Blocks until an event is there; fails the test after WAIT_SECONDS. */
+static struct engine_event next_event(struct fixture *fixture) {
+    struct engine_event event;
+    struct timespec deadline;
+    (void)clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += WAIT_SECONDS;
+    while (!engine_next_event(fixture->engine, &event)) {
+        pthread_mutex_lock(&fixture->waker.lock);
+        int failed = 0;
+        while (fixture->waker.wakes == 0 && failed == 0) {
+            failed = pthread_cond_timedwait(&fixture->waker.woken, &fixture->waker.lock, &deadline);
+        }
+        fixture->waker.wakes = 0;
+        pthread_mutex_unlock(&fixture->waker.lock);
+        assert_int_equal(failed, 0);
+    }
+    return event;
+}
+
+static void make_prompt(int32_t *ids, int32_t count, uint32_t seed) {
+    for (int32_t i = 0; i < count; i++) {
+        seed = seed * 1664525U + 1013904223U;
+        ids[i] = 3 + (int32_t)((seed >> 8) % 1200U);
+    }
+}
+
+static uint64_t create(struct fixture *fixture) {
+    uint64_t sequence = 0;
+    struct error error;
+    assert_true(is_ok(engine_sequence_create(fixture->engine, &sequence, &error)));
+    return sequence;
+}
+
+static result generate(
+    struct fixture *fixture,
+    uint64_t sequence,
+    const int32_t *ids,
+    size_t count,
+    int32_t tokens,
+    struct error *error
+) {
+    struct generation_request request = {
+        .sequence = sequence,
+        .append = ids,
+        .append_count = count,
+        .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 42},
+        .tokens_max = tokens,
+    };
+    return engine_generate(fixture->engine, &request, error);
+}
+
+static void must_generate(
+    struct fixture *fixture, uint64_t sequence, const int32_t *ids, size_t count, int32_t tokens
+) {
+    struct error error = {0};
+    if (is_failed(generate(fixture, sequence, ids, count, tokens, &error))) {
+        print_error("%s\n", error.message);
+        fail();
+    }
+}
+
+/* Collects the tokens of one generation; events of other sequences fail the test. */
+static struct engine_event
+collect(struct fixture *fixture, uint64_t sequence, int32_t *tokens, int32_t *count) {
+    *count = 0;
+    for (;;) {
+        struct engine_event event = next_event(fixture);
+        assert_true(event.sequence == sequence);
+        if (event.type == ENGINE_TOKEN) {
+            assert_true(event.logprob <= 0 && isfinite(event.logprob));
+            tokens[(*count)++] = event.token;
+        } else if (event.type == ENGINE_FINISHED) {
+            return event;
+        }
+    }
+}
+
+static void check_facts(const struct generation_facts *facts, int32_t sampled) {
+    assert_int_equal(facts->evaluated + facts->reused, facts->prompt_tokens);
+    assert_int_equal(facts->hit_position, facts->reused);
+    assert_int_equal(facts->rebuilt, 0);
+    assert_int_equal(facts->sampled, sampled);
+    assert_int_equal(strlen(facts->lineage), 64);
+    assert_true(facts->queued_us >= 0 && facts->prefill_us >= 0 && facts->decode_us >= 0);
+}
+
+static void generation_reports_progress_tokens_and_facts(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 5);
+    open_engine(&fixture, 2, 300);
+    uint64_t sequence = create(&fixture);
+    must_generate(&fixture, sequence, prompt, PROMPT, 10);
+    int32_t done = 0;
+    int32_t tokens = 0;
+    struct engine_event event;
+    for (event = next_event(&fixture); event.type != ENGINE_FINISHED;
+         event = next_event(&fixture)) {
+        if (event.type == ENGINE_PROGRESS) {
+            assert_int_equal(tokens, 0);
+            assert_true(event.done > done && event.done <= PROMPT);
+            assert_int_equal(event.total, PROMPT);
+            done = event.done;
+        } else {
+            tokens++;
+        }
+    }
+    assert_int_equal(done, PROMPT);
+    assert_int_equal(tokens, 10);
+    assert_int_equal(event.reason, FINISH_LENGTH);
+    check_facts(&event.facts, 10);
+    assert_int_equal(event.facts.reused, 0);
+    assert_string_equal(event.facts.window_source, "cold");
+    assert_string_equal(event.facts.decoder_lineage, "0");
+    assert_int_equal(engine_sequence_length(fixture.engine, sequence), PROMPT + 10);
+    /* The next turn reuses all but the token that was sampled last and never evaluated. */
+    must_generate(&fixture, sequence, prompt, 7, 3);
+    int32_t sampled[8];
+    int32_t count = 0;
+    event = collect(&fixture, sequence, sampled, &count);
+    check_facts(&event.facts, 3);
+    assert_int_equal(event.facts.prompt_tokens, PROMPT + 17);
+    assert_int_equal(event.facts.reused, PROMPT + 9);
+    assert_string_equal(event.facts.window_source, "live");
+    struct engine_info info;
+    engine_get_info(fixture.engine, &info);
+    assert_string_equal(event.facts.lineage, info.root_lineage);
+    assert_int_equal(info.vocabulary, VOCABULARY);
+    assert_string_equal(info.model_name, "tiny-a");
+    close_engine(&fixture);
+}
+
+struct run {
+    int32_t prompt[PROMPT];
+    int32_t tokens[64];
+    int32_t count;
+};
+
+/* Turn by turn, alone or beside another sequence, evaluated before or at once: the same tokens. */
+static void sequences_interleaved_equal_alone(void **state) {
+    (void)state;
+    struct run alone[2];
+    struct fixture fixture;
+    open_engine(&fixture, 3, 300);
+    for (int s = 0; s < 2; s++) {
+        make_prompt(alone[s].prompt, PROMPT, 100U + (uint32_t)s);
+        uint64_t sequence = create(&fixture);
+        must_generate(&fixture, sequence, alone[s].prompt, (size_t)(PROMPT - 30 * s), 40);
+        (void)collect(&fixture, sequence, alone[s].tokens, &alone[s].count);
+        engine_sequence_destroy(fixture.engine, sequence);
+    }
+    uint64_t ids[2] = {create(&fixture), create(&fixture)};
+    int32_t tokens[2][64];
+    int32_t counts[2] = {0, 0};
+    for (int s = 0; s < 2; s++) {
+        must_generate(&fixture, ids[s], alone[s].prompt, (size_t)(PROMPT - 30 * s), 40);
+    }
+    for (int finished = 0; finished < 2;) {
+        struct engine_event event = next_event(&fixture);
+        int s = event.sequence == ids[0] ? 0 : 1;
+        assert_true(event.sequence == ids[s]);
+        finished += event.type == ENGINE_FINISHED;
+        if (event.type == ENGINE_TOKEN) {
+            tokens[s][counts[s]++] = event.token;
+        }
+    }
+    for (int s = 0; s < 2; s++) {
+        assert_int_equal(counts[s], alone[s].count);
+        assert_memory_equal(tokens[s], alone[s].tokens, (size_t)counts[s] * sizeof(int32_t));
+    }
+    /* The prompt in turns, then sampling from logits kept after the last of them. */
+    uint64_t third = create(&fixture);
+    int32_t none = 0;
+    must_generate(&fixture, third, alone[0].prompt, 31, 0);
+    (void)collect(&fixture, third, tokens[0], &none);
+    assert_int_equal(none, 0);
+    must_generate(&fixture, third, alone[0].prompt + 31, PROMPT - 31, 0);
+    struct engine_event event = collect(&fixture, third, tokens[0], &none);
+    assert_int_equal(event.facts.evaluated, PROMPT - 31);
+    must_generate(&fixture, third, NULL, 0, 40);
+    event = collect(&fixture, third, tokens[0], &counts[0]);
+    assert_int_equal(event.facts.evaluated, 0);
+    assert_int_equal(event.facts.reused, PROMPT);
+    assert_int_equal(counts[0], alone[0].count);
+    assert_memory_equal(tokens[0], alone[0].tokens, (size_t)counts[0] * sizeof(int32_t));
+    close_engine(&fixture);
+}
+
+static void cancel_in_prompt_keeps_sequence_usable(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    int32_t whole[32];
+    int32_t tokens[32];
+    int32_t count = 0;
+    int32_t whole_count = 0;
+    make_prompt(prompt, PROMPT, 9);
+    open_engine(&fixture, 2, 300);
+    uint64_t reference = create(&fixture);
+    must_generate(&fixture, reference, prompt, PROMPT, 20);
+    (void)collect(&fixture, reference, whole, &whole_count);
+    uint64_t sequence = create(&fixture);
+    must_generate(&fixture, sequence, prompt, PROMPT - 10, 20);
+    struct engine_event event = next_event(&fixture);
+    assert_int_equal(event.type, ENGINE_PROGRESS);
+    engine_cancel(fixture.engine, sequence);
+    event = collect(&fixture, sequence, tokens, &count);
+    /* The step at hand ends first; on a fast machine that may have been the last one. */
+    assert_true(event.reason == FINISH_CANCELLED || event.reason == FINISH_LENGTH);
+    if (event.reason == FINISH_CANCELLED && count == 0) {
+        must_generate(&fixture, sequence, prompt + PROMPT - 10, 10, 20);
+        event = collect(&fixture, sequence, tokens, &count);
+        check_facts(&event.facts, count);
+        assert_int_equal(count, whole_count);
+        assert_memory_equal(tokens, whole, (size_t)count * sizeof(int32_t));
+    }
+    close_engine(&fixture);
+}
+
+static void cancel_while_decoding_keeps_what_was_sampled(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 10);
+    open_engine(&fixture, 1, 4096);
+    uint64_t sequence = create(&fixture);
+    must_generate(&fixture, sequence, prompt, 20, 3000);
+    int32_t seen = 0;
+    struct engine_event event;
+    do {
+        event = next_event(&fixture);
+        seen += event.type == ENGINE_TOKEN;
+        if (seen == 5) {
+            engine_cancel(fixture.engine, sequence);
+        }
+    } while (event.type != ENGINE_FINISHED);
+    assert_true(event.reason == FINISH_CANCELLED || event.reason == FINISH_EOS);
+    assert_int_equal(event.facts.sampled, seen);
+    assert_int_equal(engine_sequence_length(fixture.engine, sequence), 20 + seen);
+    engine_cancel(fixture.engine, sequence); /* idle: nothing happens */
+    engine_cancel(fixture.engine, 12345);
+    close_engine(&fixture);
+}
+
+static void destroy_while_running_sends_nothing_more(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 11);
+    open_engine(&fixture, 2, 400);
+    for (int i = 0; i < 6; i++) {
+        uint64_t doomed = create(&fixture);
+        must_generate(&fixture, doomed, prompt, PROMPT, 200);
+        if (i % 2 == 0) {
+            (void)next_event(&fixture);
+        }
+        engine_sequence_destroy(fixture.engine, doomed);
+        /* Its place is free at once, and only the successor is heard of. */
+        uint64_t successor = create(&fixture);
+        must_generate(&fixture, successor, prompt, 10, 3);
+        int32_t tokens[8];
+        int32_t count = 0;
+        (void)collect(&fixture, successor, tokens, &count);
+        engine_sequence_destroy(fixture.engine, successor);
+        engine_sequence_destroy(fixture.engine, successor);
+    }
+    close_engine(&fixture);
+}
+
+static void close_while_running_returns(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 12);
+    open_engine(&fixture, 2, 4096);
+    must_generate(&fixture, create(&fixture), prompt, PROMPT, 3000);
+    must_generate(&fixture, create(&fixture), prompt, PROMPT, 3000);
+    (void)next_event(&fixture);
+    close_engine(&fixture);
+}
+
+/* Nobody takes events: the engine waits with everything kept, then goes on. */
+static void events_not_taken_hold_the_engine(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 13);
+    open_engine(&fixture, 1, 4096);
+    uint64_t sequence = create(&fixture);
+    must_generate(&fixture, sequence, prompt, 10, 1500);
+    struct timespec pause = {.tv_nsec = 300000000};
+    (void)nanosleep(&pause, NULL);
+    int32_t *tokens = calloc(1500, sizeof *tokens);
+    assert_non_null(tokens);
+    int32_t count = 0;
+    struct engine_event event = collect(&fixture, sequence, tokens, &count);
+    assert_int_equal(event.facts.sampled, count);
+    assert_true(count == 1500 || tokens[count - 1] == 1);
+    free(tokens);
+    close_engine(&fixture);
+}
+
+static void context_limit_finishes_and_refuses(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct error error = {0};
+    int32_t prompt[PROMPT];
+    int32_t tokens[64];
+    int32_t count = 0;
+    make_prompt(prompt, PROMPT, 14);
+    open_engine(&fixture, 1, 160);
+    uint64_t sequence = create(&fixture);
+    must_generate(&fixture, sequence, prompt, PROMPT, 64);
+    struct engine_event event = collect(&fixture, sequence, tokens, &count);
+    if (event.reason != FINISH_EOS) {
+        assert_int_equal(event.reason, FINISH_CONTEXT);
+        assert_int_equal(count, 10);
+        assert_int_equal(generate(&fixture, sequence, prompt, 1, 1, &error).code, RESULT_LIMIT);
+        assert_non_null(strstr(error.message, "160"));
+        /* Nothing to append, one token left to evaluate, no room to sample. */
+        must_generate(&fixture, sequence, NULL, 0, 5);
+        event = collect(&fixture, sequence, tokens, &count);
+        assert_int_equal(event.reason, FINISH_CONTEXT);
+        assert_int_equal(count, 0);
+    }
+    close_engine(&fixture);
+}
+
+static void requests_that_are_wrong_are_refused(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct error error = {0};
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 15);
+    open_engine(&fixture, 2, 300);
+    uint64_t sequence = create(&fixture);
+    int32_t bad[] = {5, VOCABULARY, 7};
+    assert_int_equal(generate(&fixture, sequence, bad, 3, 1, &error).code, RESULT_INVALID_INPUT);
+    bad[1] = -1;
+    assert_int_equal(generate(&fixture, sequence, bad, 3, 1, &error).code, RESULT_INVALID_INPUT);
+    assert_int_equal(generate(&fixture, sequence, NULL, 0, 1, &error).code, RESULT_INVALID_INPUT);
+    assert_int_equal(generate(&fixture, 999, prompt, 3, 1, &error).code, RESULT_NOT_FOUND);
+    assert_int_equal(
+        generate(&fixture, sequence, prompt, 3, -1, &error).code, RESULT_INVALID_INPUT
+    );
+    must_generate(&fixture, sequence, prompt, PROMPT, 100);
+    assert_int_equal(generate(&fixture, sequence, prompt, 1, 1, &error).code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "busy"));
+    uint64_t second = create(&fixture);
+    uint64_t third = 0;
+    assert_int_equal(engine_sequence_create(fixture.engine, &third, &error).code, RESULT_LIMIT);
+    assert_non_null(strstr(error.message, "2"));
+    engine_sequence_destroy(fixture.engine, second);
+    assert_true(is_ok(engine_sequence_create(fixture.engine, &third, &error)));
+    close_engine(&fixture);
+}
+
+/* ---- logits --------------------------------------------------------------------------------- */
+
+struct rows {
+    float *logits; /* [PROMPT, V] */
+    int32_t first, count;
+};
+
+static void take_row(void *context, int32_t position, const float *logits, int32_t vocabulary) {
+    struct rows *rows = context;
+    assert_int_equal(vocabulary, VOCABULARY);
+    if (rows->count == 0) {
+        rows->first = position;
+    }
+    assert_int_equal(position, rows->first + rows->count);
+    rows->count++;
+    memcpy(rows->logits + (size_t)position * VOCABULARY, logits, VOCABULARY * sizeof *logits);
+}
+
+static void
+run_logits(struct fixture *fixture, const struct logits_request *request, struct rows *rows) {
+    struct error error = {0};
+    rows->count = 0;
+    if (is_failed(engine_logits(fixture->engine, request, NULL, take_row, rows, &error))) {
+        print_error("%s\n", error.message);
+        fail();
+    }
+}
+
+static void logits_same_by_any_chunk_and_window(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    make_prompt(prompt, PROMPT, 16);
+    open_engine(&fixture, 1, 300);
+    struct rows all = {.logits = calloc((size_t)PROMPT * VOCABULARY, sizeof(float))};
+    struct rows other = {.logits = calloc((size_t)PROMPT * VOCABULARY, sizeof(float))};
+    assert_non_null(all.logits);
+    assert_non_null(other.logits);
+    struct logits_request request = {.ids = prompt, .count = PROMPT};
+    size_t bytes = (size_t)PROMPT * VOCABULARY * sizeof(float);
+    run_logits(&fixture, &request, &all);
+    assert_int_equal(all.count, PROMPT);
+    request.chunk = 1;
+    run_logits(&fixture, &request, &other);
+    assert_memory_equal(other.logits, all.logits, bytes);
+    request.chunk = 13;
+    request.last_only = true;
+    run_logits(&fixture, &request, &other);
+    assert_int_equal(other.count, 1);
+    assert_int_equal(other.first, PROMPT - 1);
+    assert_memory_equal(other.logits, all.logits, bytes);
+    /* Replay: the last W rows, near the exact ones but not the same. */
+    request.last_only = false;
+    request.window = WINDOW_REPLAY;
+    memset(other.logits, 0, bytes);
+    run_logits(&fixture, &request, &other);
+    assert_int_equal(other.count, PROMPT_WINDOW);
+    assert_int_equal(other.first, PROMPT - PROMPT_WINDOW);
+    size_t at = (size_t)(PROMPT - 1) * VOCABULARY;
+    assert_true(memcmp(other.logits + at, all.logits + at, VOCABULARY * sizeof(float)) != 0);
+    /* A prompt of at most one window is the same by replay. */
+    request.count = PROMPT_WINDOW;
+    run_logits(&fixture, &request, &other);
+    assert_int_equal(other.count, PROMPT_WINDOW);
+    assert_memory_equal(
+        other.logits, all.logits, (size_t)PROMPT_WINDOW * VOCABULARY * sizeof(float)
+    );
+    free(other.logits);
+    free(all.logits);
+    close_engine(&fixture);
+}
+
+static void replay_is_recorded_in_lineage(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct error error = {0};
+    int32_t prompt[PROMPT];
+    int32_t tokens[8];
+    int32_t count = 0;
+    make_prompt(prompt, PROMPT, 17);
+    open_engine(&fixture, 1, 300);
+    uint64_t sequence = create(&fixture);
+    struct generation_request request = {
+        .sequence = sequence,
+        .append = prompt,
+        .append_count = PROMPT_WINDOW,
+        .sampling = {.temperature = 0, .top_p = 1},
+        .tokens_max = 2,
+        .window = WINDOW_REPLAY,
+    };
+    /* Nothing is skipped: exact. */
+    assert_true(is_ok(engine_generate(fixture.engine, &request, &error)));
+    struct engine_event event = collect(&fixture, sequence, tokens, &count);
+    assert_string_equal(event.facts.decoder_lineage, "0");
+    assert_string_equal(event.facts.window_source, "cold");
+    request.append_count = 60;
+    assert_true(is_ok(engine_generate(fixture.engine, &request, &error)));
+    event = collect(&fixture, sequence, tokens, &count);
+    assert_int_equal(strlen(event.facts.decoder_lineage), 64);
+    assert_string_equal(event.facts.window_source, "replay");
+    close_engine(&fixture);
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static void plan_refuses_what_does_not_fit(void **state) {
+    (void)state;
+    char path[TEST_PATH_MAX];
+    struct error error = {0};
+    struct engine_plan plan;
+    struct engine *engine = NULL;
+    model_directory(path);
+    struct engine_options options = {.model_directory = path, .sequences_max = 2};
+    assert_true(is_ok(engine_plan_make(&options, &plan, &error)));
+    assert_true(plan.total_beside_weights > 0);
+    assert_true(plan.total_beside_weights <= plan.memory_max);
+    assert_true(plan.weights_mapped > 1000000);
+    assert_int_equal(plan.context_max, 4096);
+    options.memory_max = plan.total_beside_weights - 1;
+    assert_int_equal(engine_plan_make(&options, &plan, &error).code, RESULT_LIMIT);
+    assert_non_null(strstr(error.message, ": 1 short"));
+    assert_int_equal(engine_open(&options, &engine, &error).code, RESULT_LIMIT);
+    assert_null(engine);
+    options.memory_max = 0;
+    options.context_max = 4097;
+    assert_int_equal(engine_plan_make(&options, &plan, &error).code, RESULT_INVALID_INPUT);
+    options.context_max = 0;
+    options.isa = "vax";
+    assert_true(is_failed(engine_open(&options, &engine, &error)));
+    options.isa = NULL;
+    options.backend = "abacus";
+    assert_int_equal(engine_open(&options, &engine, &error).code, RESULT_UNSUPPORTED);
+    options.backend = NULL;
+    options.model_directory = "/nonexistent/model";
+    assert_int_equal(engine_open(&options, &engine, &error).code, RESULT_NOT_FOUND);
+    assert_null(engine);
+    engine_close(NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(generation_reports_progress_tokens_and_facts),
+        cmocka_unit_test(sequences_interleaved_equal_alone),
+        cmocka_unit_test(cancel_in_prompt_keeps_sequence_usable),
+        cmocka_unit_test(cancel_while_decoding_keeps_what_was_sampled),
+        cmocka_unit_test(destroy_while_running_sends_nothing_more),
+        cmocka_unit_test(close_while_running_returns),
+        cmocka_unit_test(events_not_taken_hold_the_engine),
+        cmocka_unit_test(context_limit_finishes_and_refuses),
+        cmocka_unit_test(requests_that_are_wrong_are_refused),
+        cmocka_unit_test(logits_same_by_any_chunk_and_window),
+        cmocka_unit_test(replay_is_recorded_in_lineage),
+        cmocka_unit_test(plan_refuses_what_does_not_fit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
