@@ -86,7 +86,7 @@ static void damaged_pages_are_named_and_left_alone(void **state) {
     const struct folder *folder = *state;
     struct error error = {0};
     struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
-    for (int i = 0; i < 200; i++) {
+    for (int i = 0; i < 40; i++) {
         (void)record_session(store, "a");
     }
     session_store_cleanup(&store);
@@ -150,7 +150,7 @@ static void torn_log_gives_a_prefix_of_the_steps(void **state) {
     read_whole(log_path, &log);
     session_store_cleanup(&store);
     int64_t last = -1;
-    for (size_t length = 0; length <= log.length; length += 1500) {
+    for (size_t length = 0; length <= log.length; length += 7001) {
         write_file(folder->database, database.data, database.length);
         write_file(log_path, log.data, length);
         (void)unlink(memory_path);
