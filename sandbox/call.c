@@ -21,6 +21,7 @@
 #include "disk_watch.h"
 #include "launch.h"
 #include "launch_spec.h"
+#include "trust.h"
 
 #define GRACE_MS         INT64_C(2000) /* between SIGTERM and SIGKILL */
 #define EMPTYING_MS      INT64_C(2000) /* for a killed namespace to go (disk waits) */
@@ -478,48 +479,6 @@ static bool reap_leader(struct sandbox_call *call) {
     return true;
 }
 
-/* Files that programs on the host act upon without being asked; a change is shown to the user. */
-static void find_trust_changes(struct sandbox_call *call) {
-    static const char *const names[] = {
-        ".git",
-        ".gitmodules",
-        ".gitattributes",
-        ".envrc",
-        ".vscode/tasks.json",
-        ".vscode",
-        ".idea",
-        ".mcp.json",
-        ".husky",
-        ".pre-commit-config.yaml",
-        ".npmrc",
-        "AGENTS.md",
-        "CLAUDE.md",
-        ".claude",
-        ".codex",
-        ".cursor",
-        ".tool-versions",
-        ".github/workflows",
-        ".gitlab-ci.yml",
-    };
-    char *out = call->outcome.trust_changes;
-    size_t used = 0;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct stat about;
-        if (fstatat(call->mounts.workspace_fd, names[i], &about, AT_SYMLINK_NOFOLLOW) != 0) {
-            continue;
-        }
-        const struct timespec *since = &call->started_wall;
-        bool changed =
-            about.st_ctim.tv_sec > since->tv_sec ||
-            (about.st_ctim.tv_sec == since->tv_sec && about.st_ctim.tv_nsec >= since->tv_nsec);
-        size_t room = sizeof call->outcome.trust_changes - used;
-        if (changed && strlen(names[i]) + 2 < room) {
-            int length = snprintf(out + used, room, "%s%s", used > 0 ? " " : "", names[i]);
-            used += length > 0 ? (size_t)length : 0;
-        }
-    }
-}
-
 /* The first line that bubblewrap printed, as the reason why it failed. */
 static void describe_launch_failure(struct sandbox_call *call) {
     struct sandbox_outcome *outcome = &call->outcome;
@@ -613,7 +572,12 @@ static void finish(struct sandbox_call *call) {
     unwatch(call, &call->output_fd[1]);
     capture_settle(&call->output[0]);
     capture_settle(&call->output[1]);
-    find_trust_changes(call);
+    trust_list_changes(
+        call->mounts.workspace_fd,
+        &call->started_wall,
+        outcome->trust_changes,
+        sizeof outcome->trust_changes
+    );
     outcome->limits_by_cgroup = call->has_cgroup;
     outcome->wall_ms = call->ended_ms - call->started_ms;
     outcome->stdout_bytes = call->output[0].total;

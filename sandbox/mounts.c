@@ -12,19 +12,15 @@
 #include <linux/magic.h>
 #include <pwd.h>
 #include <stdarg.h>
-#include <stddef.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 #include "launch_spec.h"
+#include "lock.h"
 #include "resolve.h"
 
 #define SMALL_FILE_BYTES ((size_t)64 << 10)
-#define LOCK_TRIES_MAX   250U
-#define LOCK_PAUSE_US    1000
 
 void mounts_close(struct mounts *mounts) {
     for (size_t i = 0; i < mounts->read_only_count; i++) {
@@ -152,42 +148,6 @@ static result open_workspace(const char *path, struct mounts *mounts, struct err
         if ((unsigned long)system.f_type == unfit[i]) {
             FAIL(error, INVALID_INPUT, "workspace '%s' lies on a kernel file system", path);
         }
-    }
-    return OK;
-}
-
-/* Held by its name alone: it goes when the host closes it or dies, needs no file, and a command in
- * its own network namespace can neither see nor take it. */
-static result lock_workspace(struct mounts *mounts, struct error *error) {
-    struct stat about;
-    if (fstat(mounts->workspace_fd, &about) != 0) {
-        FAIL_FOREIGN(error, IO, errno, "workspace: %s", strerror(errno));
-    }
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(
-        address.sun_path + 1,
-        sizeof address.sun_path - 1,
-        "hearth-workspace-%u-%llx-%llx",
-        (unsigned)geteuid(),
-        (unsigned long long)about.st_dev,
-        (unsigned long long)about.st_ino
-    );
-    ASSERT(length > 0 && (size_t)length < sizeof address.sun_path - 1);
-    mounts->lock_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (mounts->lock_fd < 0) {
-        FAIL_FOREIGN(error, IO, errno, "locking the workspace: %s", strerror(errno));
-    }
-    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
-    // A child that another thread is just starting holds a copy of our last lock until its exec.
-    int status = bind(mounts->lock_fd, (const struct sockaddr *)&address, bytes);
-    for (unsigned i = 0; status != 0 && errno == EADDRINUSE && i < LOCK_TRIES_MAX; i++) {
-        (void)usleep(LOCK_PAUSE_US);
-        status = bind(mounts->lock_fd, (const struct sockaddr *)&address, bytes);
-    }
-    if (status != 0) {
-        FAIL_FOREIGN(
-            error, LIMIT, errno, "another command is running in workspace '%s'", mounts->workspace
-        );
     }
     return OK;
 }
@@ -513,7 +473,7 @@ static result open_all(
     }
     TRY(check_place(mounts->workspace, keep_out, error));
     TRY(open_workspace(mounts->workspace, mounts, error));
-    TRY(lock_workspace(mounts, error));
+    TRY(lock_directory(mounts->workspace_fd, mounts->workspace, &mounts->lock_fd, error));
     TRY(add_git(mounts, error));
     for (size_t i = 0; i < policy->protect_count; i++) {
         TRY(add_protected(mounts, policy->protect[i], error));

@@ -16,9 +16,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "lock.h"
 #include "resolve.h"
+#include "tree_files.h"
 
-#define PATH_BYTES_MAX     ((size_t)4000)
+#define PATH_BYTES_MAX     TREE_PATH_BYTES_MAX
 #define FILES_MAX          ((size_t)500000)
 #define DIRECTORIES_MAX    ((size_t)500000)
 #define RECENT_NS          (INT64_C(2) * 1000000000) /* a file changed this recently is read again */
@@ -32,7 +34,6 @@ struct workspace {
     git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
     git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
     git_index *cache;
-    unsigned calls; /* atomic */
 };
 
 static result git_failed(struct error *error, int status, const char *what) {
@@ -226,16 +227,6 @@ void workspace_close(struct workspace *workspace) {
 void workspace_cleanup(struct workspace **workspace) {
     workspace_close(*workspace);
     *workspace = NULL;
-}
-
-void workspace_call_begin(struct workspace *workspace) {
-    // Relaxed: only the count matters, and restore is asked by the thread that begins calls.
-    __atomic_fetch_add(&workspace->calls, 1, __ATOMIC_RELAXED);
-}
-
-void workspace_call_end(struct workspace *workspace) {
-    unsigned before = __atomic_fetch_sub(&workspace->calls, 1, __ATOMIC_RELAXED);
-    ASSERT(before > 0);
 }
 
 /* ---- snapshot ------------------------------------------------------------------------------- */
@@ -683,124 +674,18 @@ result workspace_compare(
 
 /* ---- restore -------------------------------------------------------------------------------- */
 
-/* Opens the directory of `path` beneath the root, making what is missing; *leaf is its name. */
-static result open_parent(
-    const struct workspace *workspace,
-    const char *path,
-    bool makes,
-    int *out_fd,
-    const char **leaf,
-    struct error *error
-) {
-    char part[PATH_BYTES_MAX + 1];
-    const char *slash = strrchr(path, '/');
-    *leaf = slash != NULL ? slash + 1 : path;
-    size_t length = slash != NULL ? (size_t)(slash - path) : 0;
-    if (length > PATH_BYTES_MAX) {
-        FAIL(error, INVALID_INPUT, "a path in the snapshot has %zu bytes", length);
-    }
-    CLEANUP(fd_cleanup)
-    int fd = resolve_open(workspace->root_fd, ".", O_PATH | O_DIRECTORY, 0, RESOLVE_CONFINE);
-    size_t from = 0;
-    while (fd >= 0 && from < length) {
-        size_t bytes = strcspn(path + from, "/");
-        memcpy(part, path + from, bytes);
-        part[bytes] = '\0';
-        if (makes && mkdirat(fd, part, 0755) != 0 && errno != EEXIST) {
-            FAIL_FOREIGN(error, IO, errno, "making '%.300s': %s", path, strerror(errno));
-        }
-        int next = resolve_open(fd, part, O_PATH | O_DIRECTORY, 0, RESOLVE_CONFINE);
-        int number = errno;
-        close(fd);
-        fd = next;
-        errno = number;
-        from += bytes + 1;
-    }
-    if (fd < 0) {
-        FAIL_FOREIGN(error, IO, errno, "directory of '%.300s': %s", path, strerror(errno));
-    }
-    *out_fd = fd;
-    fd = -1;
-    return OK;
-}
-
-/* Removes a file and the directories that become empty by it. */
-static result
-remove_path(const struct workspace *workspace, const char *path, struct error *error) {
-    char text[PATH_BYTES_MAX + 1];
-    size_t length = strlen(path);
-    if (length > PATH_BYTES_MAX) {
-        FAIL(error, INVALID_INPUT, "a path in the snapshot has %zu bytes", length);
-    }
-    memcpy(text, path, length + 1);
-    int flags = 0;
-    for (;;) {
-        CLEANUP(fd_cleanup) int parent = -1;
-        const char *leaf = NULL;
-        TRY(open_parent(workspace, text, false, &parent, &leaf, error));
-        if (unlinkat(parent, leaf, flags) != 0 && errno != ENOENT) {
-            if (flags == AT_REMOVEDIR) {
-                return OK; // not empty: it holds something else
-            }
-            FAIL_FOREIGN(error, IO, errno, "removing '%.300s': %s", path, strerror(errno));
-        }
-        char *slash = strrchr(text, '/');
-        if (slash == NULL) {
-            return OK;
-        }
-        *slash = '\0';
-        flags = AT_REMOVEDIR;
-    }
-}
-
-static int write_blob(int parent, const char *temporary, const git_blob *blob, unsigned mode) {
-    const unsigned char *content = git_blob_rawcontent(blob);
-    size_t left = (size_t)git_blob_rawsize(blob);
-    if (mode == GIT_FILEMODE_LINK) {
-        char target[PATH_BYTES_MAX + 1];
-        if (left > PATH_BYTES_MAX) {
-            return ENAMETOOLONG;
-        }
-        memcpy(target, content, left);
-        target[left] = '\0';
-        return symlinkat(target, parent, temporary) != 0 ? errno : 0;
-    }
-    mode_t bits = mode == GIT_FILEMODE_BLOB_EXECUTABLE ? 0755 : 0644;
-    int flags = O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW | O_CLOEXEC;
-    CLEANUP(fd_cleanup) int fd = openat(parent, temporary, flags, bits);
-    if (fd < 0) {
-        return errno;
-    }
-    while (left > 0) {
-        ssize_t written = write(fd, content, left);
-        if (written <= 0) {
-            return written < 0 ? errno : EIO;
-        }
-        content += written;
-        left -= (size_t)written;
-    }
-    return fchmod(fd, bits) != 0 ? errno : 0;
-}
-
 static result
 write_path(const struct workspace *workspace, const git_diff_file *file, struct error *error) {
     CLEANUP(blob_cleanup) git_blob *blob = NULL;
     TRY_GIT(git_blob_lookup(&blob, workspace->repository, &file->id), "reading a stored file");
-    CLEANUP(fd_cleanup) int parent = -1;
-    const char *leaf = NULL;
-    TRY(open_parent(workspace, file->path, true, &parent, &leaf, error));
-    char temporary[64];
-    (void)snprintf(temporary, sizeof temporary, ".hearth-restore-%ld", (long)getpid());
-    (void)unlinkat(parent, temporary, 0); // of a restore that was killed
-    int number = write_blob(parent, temporary, blob, file->mode);
-    if (number == 0 && renameat(parent, temporary, parent, leaf) != 0) {
-        number = errno;
+    enum tree_file_kind kind = TREE_FILE_PLAIN;
+    if (file->mode == GIT_FILEMODE_LINK) {
+        kind = TREE_FILE_SYMLINK;
+    } else if (file->mode == GIT_FILEMODE_BLOB_EXECUTABLE) {
+        kind = TREE_FILE_EXECUTABLE;
     }
-    if (number != 0) {
-        (void)unlinkat(parent, temporary, 0);
-        FAIL_FOREIGN(error, IO, number, "writing '%.300s': %s", file->path, strerror(number));
-    }
-    return OK;
+    struct view content = view_of(git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob));
+    return tree_write_file(workspace->root_fd, file->path, kind, content, error);
 }
 
 result workspace_restore(
@@ -809,10 +694,9 @@ result workspace_restore(
     struct workspace_snapshot *before,
     struct error *error
 ) {
-    unsigned calls = __atomic_load_n(&workspace->calls, __ATOMIC_RELAXED);
-    if (calls > 0) {
-        FAIL(error, INVALID_INPUT, "%u commands run in the workspace; end them first", calls);
-    }
+    // The same lock as a sandboxed command's: none can start or run while files are put back.
+    CLEANUP(fd_cleanup) int lock = -1;
+    TRY(lock_directory(workspace->root_fd, workspace->directory, &lock, error));
     CLEANUP(tree_cleanup) git_tree *target = NULL;
     TRY(find_tree(workspace, commit, &target, error));
     struct workspace_snapshot present;
@@ -825,7 +709,7 @@ result workspace_restore(
     for (size_t i = 0; i < count; i++) { // removals first: a directory may stand where a file was
         const git_diff_delta *delta = git_diff_get_delta(diff, i);
         if (delta->status == GIT_DELTA_DELETED) {
-            TRY(remove_path(workspace, delta->old_file.path, error));
+            TRY(tree_remove_file(workspace->root_fd, delta->old_file.path, error));
         }
     }
     for (size_t i = 0; i < count; i++) {

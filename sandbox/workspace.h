@@ -73,17 +73,13 @@ void workspace_difference_deinit(struct workspace_difference *difference);
 
 /* Makes the tree what it was at `commit`: changed and deleted files come back, new files that a
  * snapshot would hold go; ignored and skipped ones stay. Takes a snapshot of the present state
- * first (`before`, may be null). Not while a command runs in the tree: the caller sees to that
- * with workspace_call_begin. Expected errors: NOT_FOUND, IO, INVALID_INPUT (a call runs). */
+ * first (`before`, may be null). Holds the lock that a sandboxed command in the same workspace
+ * holds. Expected errors: NOT_FOUND (no such snapshot), LIMIT (a command runs there), IO. */
 MUST_CHECK result workspace_restore(
     struct workspace *workspace,
     const char *commit,
     struct workspace_snapshot *before,
     struct error *error
 );
-
-/* Counts commands that run in the tree; restore is refused while the count is not zero. */
-void workspace_call_begin(struct workspace *workspace);
-void workspace_call_end(struct workspace *workspace);
 
 #endif
