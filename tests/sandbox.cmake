@@ -14,10 +14,11 @@ add_test(NAME sandbox_cases
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/run_sandbox_cases ${PROJECT_BINARY_DIR})
 set_tests_properties(sandbox_cases PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 
-foreach(name test_sandbox test_sandbox_refusals)
-    hearth_test(${name} SOURCES ${name}.c sandbox_support.c LIBRARIES sandbox base)
-    add_dependencies(${name} hearth-sandbox hearth-inner sandbox_cli)
-endforeach()
+hearth_test(test_sandbox SOURCES test_sandbox.c sandbox_support.c LIBRARIES sandbox base)
+hearth_test(test_sandbox_refusals SOURCES test_sandbox_refusals.c sandbox_support.c
+    LIBRARIES sandbox base)
+add_dependencies(test_sandbox hearth-sandbox hearth-inner sandbox_cli)
+add_dependencies(test_sandbox_refusals hearth-sandbox hearth-inner sandbox_cli)
 hearth_test(test_beneath SOURCES test_beneath.c LIBRARIES sandbox base)
 hearth_test(test_workspace SOURCES test_workspace.c LIBRARIES sandbox base)
 hearth_test(test_cgroup SOURCES test_cgroup.c LIBRARIES sandbox base)
