@@ -310,6 +310,15 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
     const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
     display_event(host->display, &note);
     TRY(engine_open(&options, &host->engine, error));
+    if (engine_wording(host->engine) == NULL) { /* token models need none, an agent does */
+        FAIL(
+            error,
+            NOT_FOUND,
+            "the model has no wording of prompts: there is neither chat.json nor "
+            "encoding/encoding.py in %.200s",
+            options.model_directory
+        );
+    }
     TRY(chat_encoder_create(
         &host->encoder, engine_tokenizer(host->engine), engine_wording(host->engine), error
     ));

@@ -311,7 +311,8 @@ put_excerpt(struct display *display, enum style style, const char *prefix, struc
         if (!cursor_take_until(&cursor, '\n', &line)) {
             line = view_slice(text, cursor.at, text.length - cursor.at);
         }
-        bool is_head = i < RESULT_LINES_HEAD;
+        /* A note in place of a single line would save nothing. */
+        bool is_head = i < RESULT_LINES_HEAD || lines <= RESULT_LINES_HEAD + RESULT_LINES_TAIL + 1;
         bool is_tail = i + RESULT_LINES_TAIL >= lines;
         if (is_head || is_tail) {
             bool is_long = line.length > LINE_BYTES_MAX;

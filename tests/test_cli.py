@@ -1,0 +1,786 @@
+#!/usr/bin/env python3
+"""The built program as a user calls it: test_cli.py HEARTH [NAME-PART]...
+
+Each test is a function; output follows cmocka's, so that tests/summarize.py counts them. The model
+is the bundled one, greedy, so that what it does is known: given SLOW_TASK its first step is to run
+tests.py. Only loopback, only temporary directories.
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEARTH = os.path.abspath(sys.argv[1])
+MINI = ROOT / "examples" / "mini"
+COMMANDS = [
+    "run", "sessions list", "sessions show", "doctor", "model inspect", "model tokens",
+    "model render", "model parse", "model logits", "tool list", "tool call", "sandbox run",
+    "sandbox file",
+]
+GROUPS = ["", "sessions", "model", "tool", "sandbox"]
+SLOW_TASK = "Fix the failing tests. Use `python3 tests.py` to check."
+GREEDY = ["--temperature", "0", "--effort", "50"]
+
+
+class Skipped(Exception):
+    pass
+
+
+class Scratch:
+    """A temporary directory with a workspace and a place for state."""
+
+    def __enter__(self):
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="hearth-cli-"))
+        self.state = str(self.path / "state")
+        self.work = self.path / "work"
+        self.work.mkdir()
+        return self
+
+    def __exit__(self, *unused):
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def demo(self, name="012-trace-call"):
+        shutil.copytree(MINI / "tasks-demo" / name / "repo", self.work, dirs_exist_ok=True)
+        return json.loads((MINI / "tasks-demo" / name / "task.json").read_text())
+
+    def slow(self, seconds):
+        (self.work / "tests.py").write_text(
+            "import time\nopen('started', 'w').close()\n"
+            f"time.sleep({seconds})\nprint('ok')\n")
+
+    def run(self, *arguments, **options):
+        return hearth("run", *arguments, "-C", str(self.work), "--state", self.state, **options)
+
+    def start(self, *arguments):
+        return subprocess.Popen(
+            [HEARTH, "run", *arguments, "-C", str(self.work), "--state", self.state, *GREEDY],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def wait_for_tool(self, process):
+        deadline = time.monotonic() + 60
+        while not (self.work / "started").exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "the tool did not start"
+            time.sleep(0.02)
+
+    def tree(self, *arguments):
+        shown = hearth("sessions", "show", "last", "--state", self.state, "--json", *arguments)
+        assert shown.returncode == 0, shown.stderr
+        return json.loads(shown.stdout)
+
+    def check_database(self):
+        with sqlite3.connect(f"file:{self.state}/sessions.db?mode=ro", uri=True) as database:
+            assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def hearth(*arguments, text="", environment=None, timeout=300):
+    return subprocess.run(
+        [HEARTH, *arguments], input=text.encode(), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=dict(os.environ, **(environment or {})), timeout=timeout)
+
+
+def check(done, status, out=None, err=None):
+    what = f"{done.args}: status {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert done.returncode == status, f"wanted status {status}: {what}"
+    assert out is None or re.search(out, done.stdout.decode()), f"wanted {out!r}: {what}"
+    assert err is None or re.search(err, done.stderr.decode()), f"wanted {err!r}: {what}"
+    return done
+
+
+def is_slow_build():
+    return b"__asan_init" in pathlib.Path(HEARTH).read_bytes()
+
+
+def needs_sandbox():
+    if hearth("doctor").returncode != 0:
+        raise Skipped("this machine cannot confine commands: " + hearth("doctor").stdout.decode())
+
+
+# ---- help, usage ---------------------------------------------------------------------------------
+
+
+def test_help_and_version_work_at_every_level():
+    version = hearth("--version").stdout
+    assert re.fullmatch(rb"hearth \d+\.\d+\.\d+\n", version), version
+    for path in COMMANDS + GROUPS:
+        words = path.split()
+        for option in ["--help", "-h"]:
+            shown = check(hearth(*words, option), 0, out=r"^usage: hearth")
+            assert path.encode() in shown.stdout
+        for option in ["--version", "-V"]:
+            assert check(hearth(*words, option), 0).stdout == version
+
+
+def test_help_names_every_command():
+    shown = hearth("--help").stdout.decode()
+    for path in COMMANDS:
+        assert f"hearth {path} " in shown, path
+
+
+def test_unknown_option_is_refused_with_the_usage_line():
+    for path in COMMANDS + GROUPS:
+        wanted = "(?i)usage:|see --help" if path.startswith("sandbox ") else "usage:"
+        check(hearth(*path.split(), "--no-such-option"), 2, err=wanted)
+
+
+def test_missing_value_and_surplus_word_are_refused():
+    check(hearth("run", "--effort"), 2, err="--effort wants a value")
+    check(hearth("run", "-C"), 2, err="-C wants a value")
+    check(hearth("run", "a", "b"), 2, err="unexpected 'b'")
+    check(hearth("tool", "call", "shell"), 2, err="missing")
+    check(hearth("sessions", "list", "x"), 2, err="unexpected 'x'")
+
+
+def test_unknown_command_is_refused():
+    check(hearth("swim"), 2, err=r"there is no command 'swim'\nusage: hearth COMMAND")
+    check(hearth("model", "swim"), 2, err=r"there is no command 'model swim'")
+    check(hearth(), 2, err="which command")
+    check(hearth("model"), 2, err="hearth model tokens")
+
+
+def test_wrong_option_values_are_refused():
+    wrong = [
+        ("--effort", ["0", "101", "-1", "soon", "5.5", ""]),
+        ("--temperature", ["-1", "hot", "nan", "inf", ""]),
+        ("--top-p", ["0", "1.01", "-0.5", "x"]),
+        ("--seed", ["-1", "x", "1.5", "99999999999999999999999"]),
+        ("--max-time", ["0", "-5s", "soon", "10x", "1e99h", ""]),
+        ("--max-tokens", ["0", "-1", "x"]),
+        ("--max-turns", ["0", "x"]),
+        ("--window", ["maybe", ""]),
+        ("--threads", ["0", "x", "100000"]),
+        ("--tools", ["fly", "shell,fly"]),
+        ("--context", ["0", "x"]),
+    ]
+    with Scratch() as scratch:
+        for option, values in wrong:
+            for value in values:
+                done = check(scratch.run("task", option, value), 2, err=r"usage: hearth run")
+                assert option.encode() in done.stderr, done
+        assert not os.path.exists(scratch.state)
+
+
+def options_of_help(path):
+    shown = hearth(*path.split(), "--help").stdout.decode()
+    return set(re.findall(r"^  (?:-\w, |    )--([a-z-]+)", shown, flags=re.M))
+
+
+def test_man_page_and_help_name_the_same_options():
+    page = (ROOT / "docs" / "hearth.1").read_text()
+    common = {"help", "version"}
+    for path in COMMANDS:
+        section = re.search(rf"^\.Ss hearth {path}\b.*?(?=^\.S[sh] )", page, flags=re.M | re.S)
+        assert section, f"the man page has no section on {path}"
+        documented = set(re.findall(r"^\.It .*?Fl -([a-z-]+)", section.group(0), flags=re.M))
+        shown = options_of_help(path)
+        assert common <= shown, path
+        assert documented == shown - common, (path, documented ^ (shown - common))
+    for option in common:
+        assert f"Fl -{option}" in page
+
+
+def test_man_page_renders_without_warnings():
+    if shutil.which("man") is None:
+        raise Skipped("man is not installed")
+    done = subprocess.run(
+        ["man", "--warnings", "-l", str(ROOT / "docs" / "hearth.1")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, MANWIDTH="80"))
+    check(done, 0, out="EXIT STATUS")
+    assert done.stderr == b"", done.stderr
+
+
+# ---- run: input ----------------------------------------------------------------------------------
+
+
+def test_run_refuses_what_is_no_workspace():
+    with Scratch() as scratch:
+        missing = str(scratch.path / "missing")
+        check(hearth("run", "x", "-C", missing, "--state", scratch.state), 2, err="workspace:.*missing")
+        (scratch.path / "file").write_text("x")
+        check(hearth("run", "x", "-C", str(scratch.path / "file"), "--state", scratch.state), 2,
+              err="is not a directory")
+
+
+def test_run_refuses_an_empty_task():
+    with Scratch() as scratch:
+        check(scratch.run(text=""), 2, err="the task is empty")
+        check(scratch.run(" \n"), 2, err="the task is empty")
+
+
+def test_run_refuses_a_task_that_is_no_text():
+    with Scratch() as scratch:
+        done = subprocess.run(
+            [HEARTH, "run", "-C", str(scratch.work), "--state", scratch.state],
+            input=b"\xff\xfe", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        check(done, 5, err="not UTF-8")
+
+
+def test_run_refuses_a_state_directory_inside_the_workspace():
+    with Scratch() as scratch:
+        inside = str(scratch.work / "state")
+        check(hearth("run", "x", "-C", str(scratch.work), "--state", inside), 5, err="workspace")
+
+
+def damaged_model(scratch, name, content):
+    model = scratch.path / "model"
+    shutil.rmtree(model, ignore_errors=True)
+    shutil.copytree(MINI / "model", model)
+    if content is None:
+        (model / name).unlink()
+    else:
+        (model / name).write_bytes(content)
+    return str(model)
+
+
+def test_run_refuses_bad_models():
+    shard = "model-00001-of-00002.safetensors"
+    whole = (MINI / "model" / shard).read_bytes()
+    cases = [
+        ("config.json", None), ("config.json", b"{}"), ("config.json", b"\x00" * 100),
+        ("config.json", b'{"architectures": ["Other"]}'),
+        ("tokenizer.json", None), ("tokenizer.json", b"[]"), ("chat.json", b"{"),
+        ("chat.json", None), ("generation_config.json", b"{"), ("agent.json", b'{"turns_max": -1}'),
+        (shard, None), (shard, whole[:1000]), (shard, b"\xff" * 64), (shard, whole[:-1]),
+    ]
+    with Scratch() as scratch:
+        for name, content in cases:
+            model = damaged_model(scratch, name, content)
+            done = scratch.run("x", "--model", model)
+            check(done, 5, err="^hearth: ")
+            assert done.stderr.count(b"\n") == 1, done.stderr
+        check(scratch.run("x", "--model", str(scratch.path / "missing")), 5, err="missing")
+        check(scratch.run("x", "--context", "2000000000"), 5, err="^hearth: ")
+
+
+# ---- run: what it does ---------------------------------------------------------------------------
+
+
+def test_run_fixes_a_bug_and_shows_it():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        done = check(scratch.run(task["prompt"], *GREEDY), 0, out=r"\n1 file changed, 1 line added")
+        assert b"\ndone: the model ended with an answer\n" in done.stdout
+        assert b"\x1b" not in done.stdout
+        check(hearth("sandbox", "run", "-C", str(scratch.work), "--", "sh", "-c",
+                     task["test_command"]), 0)
+        tree = scratch.tree("--tokens")
+        assert tree["status"] == "done", tree
+        scratch.check_database()
+
+
+def test_run_takes_the_task_from_standard_input():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        check(scratch.run(*GREEDY, text=task["prompt"] + "\n"), 0)
+
+
+def without_volatile_lines(text):
+    return [line for line in text.decode().splitlines() if not line.startswith("#")]
+
+
+def test_equal_runs_write_equal_lines():
+    needs_sandbox()
+    texts = []
+    for threads in ["1", "2"]:
+        with Scratch() as scratch:
+            task = scratch.demo()
+            done = check(scratch.run(task["prompt"], *GREEDY, "--threads", threads), 0)
+            texts.append(without_volatile_lines(done.stdout))
+    assert texts[0] == texts[1]
+
+
+def test_same_seed_samples_the_same_text():
+    needs_sandbox()
+    texts = []
+    for _ in range(2):
+        with Scratch() as scratch:
+            task = scratch.demo()
+            done = scratch.run(task["prompt"], "--temperature", "1", "--seed", "7", "--max-turns", "2")
+            texts.append(without_volatile_lines(done.stdout))
+    assert texts[0] == texts[1]
+
+
+def test_json_lines_follow_the_schema():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        done = check(scratch.run(task["prompt"], *GREEDY, "--json"), 0)
+        assert done.stdout.endswith(b"\n")
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        names = [event["event"] for event in events]
+        assert names[-1] == "finished" and names[-2] == "changes", names[-3:]
+        assert names.count("session") == 1 and "reasoning" in names
+        assert names.count("tool_call") == names.count("tool_result") > 2
+        usages = [event for event in events if event["event"] == "usage"]
+        for usage in usages:
+            assert usage["prompt"] == usage["reused"] + usage["evaluated"], usage
+        finished = events[-1]
+        assert finished["stop"] == "answer" and finished["exit_status"] == 0
+        assert finished["sampled"] == sum(usage["sampled"] for usage in usages)
+        assert finished["turns"] == len(usages)
+        known = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "json-events.md").read_text(), re.M)
+        assert set(names) <= set(known), set(names) - set(known)
+        documented = (ROOT / "docs" / "json-events.md").read_text()
+        for event in events:
+            for key in event:
+                assert f"`{key}`" in documented, key
+
+
+def test_budgets_stop_with_status_4():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        check(scratch.run(task["prompt"], *GREEDY, "--max-tokens", "20"), 4, out="token budget spent")
+        check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "1"), 4, out="turn limit reached")
+        assert scratch.tree()["stop_reason"] == "turns"
+
+
+def test_time_budget_ends_a_running_command():
+    needs_sandbox()
+    with Scratch() as scratch:
+        scratch.slow(300)
+        started = time.monotonic()
+        check(scratch.run(SLOW_TASK, *GREEDY, "--max-time", "8s"), 4, out="time budget spent")
+        seconds = time.monotonic() - started
+        assert (scratch.work / "started").exists()
+        # one second and the kill grace of two, and as much again for a busy machine
+        assert 8 <= seconds < 8 + 12, seconds
+        assert scratch.tree()["stop_reason"] == "time"
+
+
+def test_interrupt_stops_cleanly_and_keeps_everything():
+    needs_sandbox()
+    for number in [signal.SIGINT, signal.SIGTERM]:
+        with Scratch() as scratch:
+            scratch.slow(300)
+            process = scratch.start(SLOW_TASK)
+            scratch.wait_for_tool(process)
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 130, (process.returncode, out, err)
+            assert b"interrupted" in out, out
+            tree = scratch.tree()
+            assert tree["status"] == "stopped", tree["status"]
+            assert tree["stop_reason"] == "interrupt"
+            calls = tree["agents"][0]["turns"][0]["calls"]
+            assert calls[0]["status"] == "cancelled", calls
+            scratch.check_database()
+
+
+def test_second_interrupt_ends_at_once():
+    needs_sandbox()
+    with Scratch() as scratch:
+        # A command that does not end on SIGTERM gives time for the second signal.
+        (scratch.work / "tests.py").write_text(
+            "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "open('started', 'w').close()\ntime.sleep(300)\n")
+        process = scratch.start(SLOW_TASK)
+        scratch.wait_for_tool(process)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        started = time.monotonic()
+        process.communicate(timeout=60)
+        assert process.returncode == 130, process.returncode
+        assert time.monotonic() - started < 1.5
+        scratch.check_database()
+
+
+def test_kill_loses_no_finished_step():
+    needs_sandbox()
+    with Scratch() as scratch:
+        scratch.slow(300)
+        (scratch.work / "note.txt").write_text("x")
+        process = scratch.start(SLOW_TASK, "--json")
+        scratch.wait_for_tool(process)
+        process.kill()
+        out, _ = process.communicate(timeout=60)
+        events = [json.loads(line) for line in out.splitlines()]
+        scratch.check_database()
+        tree = scratch.tree("--tokens")
+        turn = tree["agents"][0]["turns"][0]
+        reasoning = "".join(e["text"] for e in events if e["event"] == "reasoning")
+        assert [m["role"] for m in turn["messages"]] == ["system", "user", "assistant"], turn
+        assert turn["messages"][2]["reasoning"].strip() == reasoning.strip()
+        call = next(e for e in events if e["event"] == "tool_call")
+        assert turn["calls"][0]["name"] == call["name"]
+        # The next writer marks what was left open, and works.
+        scratch.slow(0)
+        check(scratch.run(SLOW_TASK, *GREEDY, "--max-turns", "2"), 4)
+        listed = hearth("sessions", "list", "--state", scratch.state, "--json").stdout.splitlines()
+        assert [json.loads(line)["status"] for line in listed] == ["stopped", "interrupted"], listed
+
+
+def test_kill_at_any_moment_leaves_a_sound_database():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        for milliseconds in [60, 150, 300, 450, 700]:
+            process = scratch.start(task["prompt"])
+            time.sleep(milliseconds / 1000)
+            process.kill()
+            process.communicate(timeout=60)
+            if os.path.exists(scratch.state + "/sessions.db"):
+                check(hearth("doctor", "--state", scratch.state), 0, out="database sound")
+
+
+def test_second_instance_is_refused_and_readers_work_beside():
+    needs_sandbox()
+    with Scratch() as scratch:
+        scratch.slow(300)
+        process = scratch.start(SLOW_TASK)
+        try:
+            scratch.wait_for_tool(process)
+            done = check(scratch.run("x"), 3, err=r"--state DIR")
+            assert str(process.pid).encode() in done.stderr, done.stderr
+            check(hearth("sessions", "list", "--state", scratch.state), 0, out="running")
+            check(hearth("sessions", "show", "--state", scratch.state), 0, out="> shell")
+            check(hearth("doctor", "--state", scratch.state), 0)
+            other = str(scratch.path / "other")
+            check(hearth("run", SLOW_TASK, "-C", str(scratch.work), "--state", other, *GREEDY,
+                         "--max-tokens", "5"), 4)
+        finally:
+            process.kill()
+            process.communicate(timeout=60)
+
+
+def test_closed_output_stops_the_run():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        process = scratch.start(task["prompt"], "--json")
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(timeout=60) == 130, process.returncode
+        process.stderr.close()
+        assert scratch.tree()["status"] == "stopped"
+
+
+# ---- disks ---------------------------------------------------------------------------------------
+
+
+def in_mount_namespace(script):
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        raise Skipped("needs root for a small file system of its own")
+    probe = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"],
+                           stderr=subprocess.PIPE)
+    if probe.returncode != 0:
+        raise Skipped("cannot mount: " + probe.stderr.decode().strip())
+    return subprocess.run(["unshare", "-m", "sh", "-c", script], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=300)
+
+
+def test_read_only_state_is_one_clear_line():
+    with Scratch() as scratch:
+        state = scratch.path / "disk" / "state"
+        state.parent.mkdir()
+        done = in_mount_namespace(
+            f"mount -t tmpfs -o ro tmpfs {state.parent} && "
+            f"exec {HEARTH} run x -C {scratch.work} --state {state}")
+        check(done, 5, err="^hearth: .*(ead-only|annot)")
+        assert done.stderr.count(b"\n") == 1, done.stderr
+
+
+def test_full_disk_is_a_clean_stop():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        disk = scratch.path / "disk"
+        disk.mkdir()
+        statuses = set()
+        for kibibytes in [16, 64, 200, 300, 400, 600, 1000]:
+            shutil.rmtree(scratch.work)
+            scratch.work.mkdir()
+            scratch.demo()
+            done = in_mount_namespace(
+                f"mount -t tmpfs -o size={kibibytes}k tmpfs {disk} && "
+                f"exec {HEARTH} run '{task['prompt'].replace(chr(96), '')}' -C {scratch.work} "
+                f"--state {disk}/state --temperature 0 --effort 50")
+            statuses.add(done.returncode)
+            assert done.returncode in [0, 5], done
+            assert done.returncode == 0 or re.search(rb"^hearth: ", done.stderr, re.M), done
+        assert 5 in statuses, statuses
+
+
+# ---- sessions, doctor, tools, sandbox ------------------------------------------------------------
+
+
+def test_sessions_without_a_record():
+    with Scratch() as scratch:
+        check(hearth("sessions", "list", "--state", scratch.state), 0, out="^no sessions\n$")
+        assert check(hearth("sessions", "list", "--json", "--state", scratch.state), 0).stdout == b""
+        check(hearth("sessions", "show", "--state", scratch.state), 5, err="no sessions")
+        assert not os.path.exists(scratch.state)
+
+
+def test_sessions_show_names_what_it_cannot_find():
+    with Scratch() as scratch:
+        scratch.demo()
+        scratch.run("x", *GREEDY, "--max-tokens", "1")
+        check(hearth("sessions", "show", "ffffffff", "--state", scratch.state), 5, err="ffffffff")
+        check(hearth("sessions", "show", "0", "--state", scratch.state), 5, err="^hearth: ")
+
+
+def test_damaged_database_is_refused_and_left_alone():
+    with Scratch() as scratch:
+        os.mkdir(scratch.state, 0o700)
+        database = pathlib.Path(scratch.state) / "sessions.db"
+        database.write_bytes(b"no database at all" * 1000)
+        before = database.read_bytes()
+        check(scratch.run("x"), 5, err="^hearth: ")
+        check(hearth("sessions", "list", "--state", scratch.state), 5, err="^hearth: ")
+        check(hearth("doctor", "--state", scratch.state), 3, out="bad   state")
+        assert database.read_bytes() == before
+
+
+def test_doctor_says_whether_a_run_would_work():
+    with Scratch() as scratch:
+        good = hearth("doctor", "--state", scratch.state, "--json")
+        found = json.loads(good.stdout)
+        assert good.returncode == (0 if found["would_work"] else 3)
+        subjects = {finding["subject"] for finding in found["findings"]}
+        assert subjects >= {"sandbox", "processor", "memory", "model", "state", "terminal", "cuda"}
+        check(hearth("doctor", "--state", scratch.state, "--model", str(scratch.path)), 3,
+              out="bad   model")
+
+
+def test_tool_call_goes_through_the_sandbox():
+    needs_sandbox()
+    with Scratch() as scratch:
+        work = str(scratch.work)
+        check(hearth("tool", "call", "shell", '{"command": "echo hi"}', "-C", work), 0,
+              out=r"^hi\n\[exit 0\]\n$")
+        check(hearth("tool", "call", "write", '{"path": "a", "content": "x"}', "-C", work), 0,
+              out="ok: wrote a")
+        check(hearth("tool", "call", "read", '{"path": "a"}', "-C", work), 0, out="^x\n$")
+        check(hearth("tool", "call", "read", '{"path": "../b"}', "-C", work), 1, out="error")
+        check(hearth("tool", "call", "fly", "{}", "-C", work), 1, out="fly")
+        check(hearth("tool", "call", "shell", "{", "-C", work), 1, out="error")
+        value = json.loads(hearth("tool", "call", "shell", '{"command": "exit 3"}', "-C", work,
+                                  "--json").stdout)
+        assert value["command_exit_status"] == 3, value
+
+
+def test_tool_list_is_what_a_prompt_declares():
+    declared = json.loads(hearth("tool", "list", "--json").stdout)
+    trained = json.loads((MINI / "default-prompt.json").read_text())["tools"]
+    assert declared[:4] == trained
+
+
+def test_sandbox_passes_the_exit_status_on():
+    needs_sandbox()
+    with Scratch() as scratch:
+        work = str(scratch.work)
+        check(hearth("sandbox", "run", "-C", work, "--", "sh", "-c", "echo out; exit 7"), 7, out="out")
+        check(hearth("sandbox", "run", "-C", work, "--max-time", "1", "--", "sleep", "60"), 124)
+        check(hearth("sandbox", "file", "write", work, "f", text="text"), 0)
+        check(hearth("sandbox", "file", "read", work, "f"), 0, out="^text$")
+        check(hearth("sandbox", "file", "read", work, "/etc/passwd"), 1)
+
+
+# ---- model ---------------------------------------------------------------------------------------
+
+
+def test_tokens_go_there_and_back():
+    text = "def f(x):\n\treturn x ** 2  # h\u00e9 \u4f60\u597d \U0001f600\n"
+    ids = check(hearth("model", "tokens", text=text), 0).stdout.decode()
+    back = check(hearth("model", "tokens", "--decode", text=ids), 0)
+    assert back.stdout.decode() == text
+    value = json.loads(hearth("model", "tokens", "--json", text).stdout)
+    assert value == {"text": text, "ids": [int(word) for word in ids.split()]}
+    assert hearth("model", "tokens", "<think>").stdout == b"6\n"
+    assert len(hearth("model", "tokens", "--no-markers", "<think>").stdout.split()) > 1
+    check(hearth("model", "tokens", "-d", "1 x"), 5, err="'x' at byte 2 is no token id")
+    check(hearth("model", "tokens", "-d", "99999999"), 5, err="^hearth: ")
+
+
+def test_render_gives_the_prompt_of_the_model():
+    known = json.loads((MINI / "default-prompt.json").read_text())
+    tools = [{"type": "function", "function": tool} for tool in known["tools"]]
+    messages = [{"role": "system", "content": known["system"], "tools": tools},
+                {"role": "user", "content": known["example_user"]}]
+    for effort, name in [("50", "rendered_prompt_effort_50"), ("off", "rendered_prompt_chat_mode")]:
+        done = check(hearth("model", "render", "--effort", effort, text=json.dumps(messages)), 0)
+        assert done.stdout.decode() == known[name]
+    done = hearth("model", "render", "--effort", "50", "--json",
+                  text=json.dumps({"messages": messages}))
+    value = json.loads(done.stdout)
+    encoded = hearth("model", "tokens", text=value["text"]).stdout.split()
+    assert value["ids"] == [int(word) for word in encoded]
+    check(hearth("model", "render", text="{}"), 5, err="messages")
+    check(hearth("model", "render", "/no/such/file"), 5, err="/no/such/file")
+
+
+def test_run_uses_that_prompt():
+    needs_sandbox()
+    with Scratch() as scratch:
+        known = json.loads((MINI / "default-prompt.json").read_text())
+        scratch.run(known["example_user"], *GREEDY, "--max-tokens", "1")
+        runs = scratch.tree("--tokens")["agents"][0]["turns"][0]["token_runs"]
+        ids = " ".join(str(i) for i in runs[0]["ids"])
+        text = hearth("model", "tokens", "--decode", text=ids).stdout.decode()
+        assert text == known["rendered_prompt_effort_50"]
+
+
+def test_parse_says_what_was_wrong():
+    good = ("why</think>text\n\n<\uff5cDSML\uff5c calls>\n<\uff5cDSML\uff5c invoke name=\"read\">\n"
+            "<\uff5cDSML\uff5c parameter name=\"path\" string=\"true\">a</\uff5cDSML\uff5c parameter>\n"
+            "</\uff5cDSML\uff5c invoke>\n</\uff5cDSML\uff5c calls><\uff5cend\u2581of\u2581sentence\uff5c>")
+    value = json.loads(check(hearth("model", "parse", text=good), 0).stdout)
+    assert value["ended"] and value["problems"] == [], value
+    assert value["message"]["reasoning_content"] == "why"
+    assert value["message"]["tool_calls"][0]["function"]["name"] == "read"
+    ids = hearth("model", "tokens", text=good).stdout.decode()
+    assert json.loads(hearth("model", "parse", "--ids", text=ids).stdout) == value
+    torn = json.loads(hearth("model", "parse", text=good[:90]).stdout)
+    assert torn["problems"], torn
+    check(hearth("model", "parse", "--strict", text=good), 0, out="read")
+    check(hearth("model", "parse", "--strict", text=good[:90]), 5, err="^hearth: ")
+
+
+def test_logits_are_the_same_bits_by_any_chunk():
+    ids = hearth("model", "tokens", text="def add(a, b):\n    return a - b\n" * 3).stdout.decode()
+    count = len(ids.split())
+    whole = check(hearth("model", "logits", "--binary", text=ids), 0).stdout
+    assert len(whole) == count * 4096 * 4, len(whole)
+    for chunk in ["1", "7"]:
+        assert hearth("model", "logits", "--binary", "--chunk", chunk, text=ids).stdout == whole
+    last = hearth("model", "logits", "--binary", "--last", text=ids).stdout
+    assert last == whole[-4096 * 4:]
+    rows = [json.loads(line) for line in
+            hearth("model", "logits", "--json", "--stats", text=ids).stdout.splitlines()]
+    assert [row["position"] for row in rows[:-1]] == list(range(count))
+    assert len(rows[-1]["stats"]) == 10
+    check(hearth("model", "logits", text=""), 5, err="no token ids")
+    check(hearth("model", "logits", text="5000"), 5, err="^hearth: .*5000")
+    check(hearth("model", "logits", "--isa", "abacus", text="1"), 5, err="abacus")
+
+
+def test_inspect_reports_the_model():
+    check(hearth("model", "inspect"), 0, out="10")
+    value = json.loads(hearth("model", "inspect", "--json").stdout)
+    assert isinstance(value, dict)
+    check(hearth("model", "inspect", "/no/such/model"), 5, err="/no/such/model")
+
+
+# ---- terminal, installation ----------------------------------------------------------------------
+
+
+def tmux_screen(command, width, done, environment=""):
+    """Runs a shell command in a tmux of its own; returns the last screen and all status lines."""
+    if shutil.which("tmux") is None:
+        raise Skipped("tmux is not installed")
+    socket = f"hearth-test-{os.getpid()}"
+    tmux = ["tmux", "-L", socket, "-f", "/dev/null"]
+    started = subprocess.run(
+        [*tmux, "new-session", "-d", "-x", str(width), "-y", "200", "sh", "-c",
+         f"{environment} {command}; echo; echo status $?; sleep 600"], stderr=subprocess.PIPE)
+    if started.returncode != 0:
+        raise Skipped("tmux does not start: " + started.stderr.decode().strip())
+    seen = set()
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            screen = subprocess.run([*tmux, "capture-pane", "-p", "-e"],
+                                    stdout=subprocess.PIPE).stdout.decode()
+            seen |= {line for line in screen.splitlines() if " tokens | " in line}
+            if done in screen:
+                return screen, seen
+            assert time.monotonic() < deadline, screen
+            time.sleep(0.02)
+    finally:
+        subprocess.run([*tmux, "kill-server"])
+
+
+def test_live_view_fits_a_terminal_of_80_columns():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        prompt = task["prompt"].replace("`", "")
+        command = (f"{HEARTH} run '{prompt}' -C {scratch.work} --state {scratch.state}"
+                   f" --temperature 0 --effort 50 --max-time 5m")
+        screen, status_lines = tmux_screen(command, 80, "status 0")
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", screen)
+        assert "done: the model ended with an answer" in plain, plain
+        assert "\x1b[2m" in screen, "thinking is not dimmed"
+        assert " tokens | " not in plain, "the status line is still there"
+        assert status_lines, "no status line was seen"
+        for line in status_lines:
+            assert len(re.sub(r"\x1b\[[0-9;]*m", "", line)) < 80, line
+            assert "left" in line or len(line) > 70, line
+        # Nothing that was streamed is lost or doubled by the redrawing.
+        joined = re.sub(r"\s+|~ ", "", plain)
+        assert joined.count(re.sub(r"\s+", "", "Run the tests to see the failure.")) == 1, plain
+
+
+def test_no_color_means_no_colour():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        prompt = task["prompt"].replace("`", "")
+        command = (f"{HEARTH} run '{prompt}' -C {scratch.work} --state {scratch.state}"
+                   f" --temperature 0 --effort 50")
+        screen, _ = tmux_screen(command, 100, "status 0", "NO_COLOR=1")
+        assert "\x1b[" not in screen, screen
+
+
+def test_installed_tree_can_be_moved():
+    build = pathlib.Path(HEARTH).parent.parent
+    with Scratch() as scratch:
+        done = subprocess.run(["cmake", "--install", str(build), "--prefix", str(scratch.path / "a")],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        check(done, 0)
+        os.rename(scratch.path / "a", scratch.path / "b")
+        program = str(scratch.path / "b" / "bin" / "hearth")
+        listed = subprocess.run([program, "doctor", "--state", scratch.state],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert f"{scratch.path}/b/share/hearth/mini" in listed.stdout.decode(), listed
+        assert (scratch.path / "b" / "share" / "man" / "man1" / "hearth.1").is_file()
+        if listed.returncode == 0:
+            called = subprocess.run(
+                [program, "tool", "call", "shell", '{"command": "echo moved"}', "-C",
+                 str(scratch.work)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            check(called, 0, out="moved")
+
+
+# ---- harness -------------------------------------------------------------------------------------
+
+
+def main():
+    parts = sys.argv[2:]
+    tests = [(name, test) for name, test in globals().items()
+             if name.startswith("test_") and callable(test)
+             and (not parts or any(part in name for part in parts))]
+    failed = skipped = 0
+    print(f"[==========] Running {len(tests)} test(s).")
+    for name, test in tests:
+        name = name[len("test_"):]
+        print(f"[ RUN      ] {name}", flush=True)
+        try:
+            test()
+            print(f"[       OK ] {name}")
+        except Skipped as reason:
+            skipped += 1
+            print(f"SKIPPED {name}: {reason}")
+            print(f"[  SKIPPED ] {name}")
+        except Exception:  # pylint: disable=broad-except
+            failed += 1
+            traceback.print_exc(file=sys.stdout)
+            print(f"[  FAILED  ] {name}")
+    print(f"[==========] {len(tests)} test(s) run, {failed} failed, {skipped} skipped.", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
