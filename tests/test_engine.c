@@ -360,15 +360,15 @@ static void events_not_taken_hold_the_engine(void **state) {
     make_prompt(prompt, PROMPT, 13);
     open_engine(&fixture, 1, 4096);
     uint64_t sequence = create(&fixture);
-    must_generate(&fixture, sequence, prompt, 10, 1500);
+    must_generate(&fixture, sequence, prompt, 10, 400);
     struct timespec pause = {.tv_nsec = 300000000};
     (void)nanosleep(&pause, NULL);
-    int32_t *tokens = calloc(1500, sizeof *tokens);
+    int32_t *tokens = calloc(400, sizeof *tokens);
     assert_non_null(tokens);
     int32_t count = 0;
     struct engine_event event = collect(&fixture, sequence, tokens, &count);
     assert_int_equal(event.facts.sampled, count);
-    assert_true(count == 1500 || tokens[count - 1] == 1);
+    assert_true(count == 400 || tokens[count - 1] == 1);
     free(tokens);
     close_engine(&fixture);
 }
