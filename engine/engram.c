@@ -102,7 +102,15 @@ static bool is_white_space(uint32_t c) {
            c == 0x205F || c == 0x3000;
 }
 
-/* NFKC, then NFD, without nonspacing marks, in lower case. */
+/* StripAccents of the reference takes all marks, the spacing ones of Indic scripts too: with the
+ * released vocabulary only that gives the configured number of ids. */
+static bool is_mark(uint32_t c) {
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+    return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+           category == UTF8PROC_CATEGORY_ME;
+}
+
+/* NFKC, then NFD, without marks, in lower case. */
 static result fold(struct buffer *out, struct view text, struct error *error) {
     if (is_ascii(text)) {
         for (size_t i = 0; i < text.length; i++) {
@@ -132,7 +140,7 @@ static result fold(struct buffer *out, struct view text, struct error *error) {
         size_t bytes = utf8_decode(rest, &c);
         ASSERT(bytes > 0);
         rest = view_slice(rest, bytes, SIZE_MAX);
-        if (utf8proc_category((utf8proc_int32_t)c) != UTF8PROC_CATEGORY_MN) {
+        if (!is_mark(c)) {
             unsigned char lower[4];
             size_t count = utf8_encode((uint32_t)utf8proc_tolower((utf8proc_int32_t)c), lower);
             TRY(buffer_append(out, view_of(lower, count), error));

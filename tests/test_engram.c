@@ -3,6 +3,7 @@
 
 #include "engine/tokenizer.h"
 #include "test_safetensors.h"
+#include "test_tokenizer_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -297,6 +298,95 @@ static void mini_map_and_constants_equal_its_golden_file(void **state) {
     assert_int_equal(slot, 2);
 }
 
+/* ---- normalisation ---- */
+
+/* Added tokens from id 300 on; their texts stand for themselves. */
+static const char *const token_texts[] = {
+    "The",     " the",    "the\\n",    "thḗ",
+    "ＴＨＥ",  "ﬁ",       "fi",        "র",
+    "ার",      "\\n\\t ", " \\u00a0",  "Ő",
+    "ő",       "a b",     "a \\n b",   "\\u00a0a\\t\\tb\\u3000",
+    "\\u000b", "\\u0301", "\\ufffd",   "\\ufffdx",
+    "ẞ",       "\\ue000", "x\\ue000y", "x y"};
+
+static struct tokenizer *tokenizer_of_texts(void) {
+    CLEANUP(buffer_deinit) struct buffer added = {NULL, 0, 0, 1 << 20};
+    CLEANUP(buffer_deinit) struct buffer json = {NULL, 0, 0, 1 << 20};
+    struct tokenizer *tokenizer = NULL;
+    for (size_t i = 0; i < COUNT_OF(token_texts); i++) {
+        assert_true(is_ok(buffer_append_format(
+            &added,
+            NULL,
+            "%s{\"id\":%zu,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,"
+            "\"rstrip\":false,\"normalized\":false,\"special\":false}",
+            i == 0 ? "[" : ",",
+            300 + i,
+            token_texts[i]
+        )));
+    }
+    assert_true(is_ok(buffer_append_text(&added, "]", NULL)));
+    struct test_tokenizer_json sections = {.added_tokens = buffer_text(&added)};
+    test_tokenizer_json_write(&json, &sections);
+    struct error error = {0};
+    if (is_failed(tokenizer_parse(&tokenizer, buffer_view(&json), &error))) {
+        fail_msg("%s", error.message);
+    }
+    return tokenizer;
+}
+
+/* Index of a text in the list; its token has the id 300 + index. */
+static int32_t compressed_of(const struct engram *engram, const char *text) {
+    for (size_t i = 0; i < COUNT_OF(token_texts); i++) {
+        if (strcmp(token_texts[i], text) == 0) {
+            return engram_compress(engram, (int32_t)(300 + i));
+        }
+    }
+    fail_msg("no token %s", text);
+    return -1;
+}
+
+static void tokens_that_read_alike_share_an_id(void **state) {
+    (void)state;
+    CLEANUP(tokenizer_cleanup) struct tokenizer *tokenizer = tokenizer_of_texts();
+    CLEANUP(engram_cleanup) struct engram *engram = NULL;
+    struct engram_options options = tiny_options(&tiny_a);
+    struct error error = {0};
+    options.row_counts = NULL;
+    options.vocabulary_count = (int32_t)tokenizer_vocabulary_size(tokenizer);
+    options.compressed_count =
+        99 + 128 + 1 + 8; // ASCII folded, broken bytes, unused ids, new texts
+    if (is_failed(engram_create(&engram, tokenizer, &options, &error))) {
+        fail_msg("%s", error.message);
+    }
+    static const char *const alike[][2] = {
+        {"The", " the"},
+        {"The", "the\\n"},
+        {"The", "thḗ"},
+        {"The", "ＴＨＥ"},
+        {"ﬁ", "fi"},
+        {"র", "ার"}, // the spacing mark goes as well
+        {"\\n\\t ", " \\u00a0"},
+        {"Ő", "ő"},
+        {"a b", "a \\n b"},
+        {"a b", "\\u00a0a\\t\\tb\\u3000"},
+        {"\\n\\t ", "\\ue000"},
+        {"x y", "x\\ue000y"},
+    };
+    for (size_t i = 0; i < COUNT_OF(alike); i++) {
+        int32_t left = compressed_of(engram, alike[i][0]);
+        int32_t right = compressed_of(engram, alike[i][1]);
+        if (left != right) {
+            fail_msg("%s and %s: %d and %d", alike[i][0], alike[i][1], left, right);
+        }
+    }
+    // Text that normalises to nothing keeps itself; U+FFFD keeps its spelling.
+    assert_true(compressed_of(engram, "\\u000b") != compressed_of(engram, "\\u0301"));
+    assert_true(compressed_of(engram, "\\ufffd") != compressed_of(engram, "\\ufffdx"));
+    assert_int_equal(engram_compress(engram, 'A'), engram_compress(engram, 'a'));
+    assert_int_equal(engram_compress(engram, '\n'), engram_compress(engram, ' '));
+    assert_true(engram_compress(engram, 0xE4) != engram_compress(engram, 0xE5));
+}
+
 static void wrong_compressed_size_is_refused_with_both_numbers(void **state) {
     (void)state;
     CLEANUP(tokenizer_cleanup) struct tokenizer *tokenizer = load_tokenizer("golden/tiny-a");
@@ -351,6 +441,7 @@ int main(void) {
         cmocka_unit_test(tiny_a_equals_the_official_values),
         cmocka_unit_test(tiny_b_equals_the_official_values),
         cmocka_unit_test(mini_map_and_constants_equal_its_golden_file),
+        cmocka_unit_test(tokens_that_read_alike_share_an_id),
         cmocka_unit_test(wrong_compressed_size_is_refused_with_both_numbers),
         cmocka_unit_test(wrong_row_count_and_absurd_parameters_are_refused),
     };

@@ -1,5 +1,5 @@
 hearth_test(test_chat_golden SOURCES test_chat_golden.c test_safetensors.c LIBRARIES engine base)
-hearth_test(test_engram SOURCES test_engram.c test_safetensors.c LIBRARIES engine base)
+hearth_test(test_engram SOURCES test_engram.c test_tokenizer_json.c test_safetensors.c LIBRARIES engine base)
 hearth_test(test_tokenizer SOURCES test_tokenizer.c test_tokenizer_json.c test_safetensors.c LIBRARIES engine base)
 
 # Reads JSON strings and writes their ids, for tests/compare_tokenizer.
