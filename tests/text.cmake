@@ -11,3 +11,4 @@ hearth_test(test_chat_wording SOURCES test_chat_wording.c test_tokenizer_json.c 
 hearth_fuzz(fuzz_chat_parse SOURCES fuzz_chat_parse.c test_tokenizer_json.c LIBRARIES engine base)
 hearth_fuzz(fuzz_chat_wording SOURCES fuzz_chat_wording.c LIBRARIES engine base)
 hearth_fuzz(fuzz_tokenizer SOURCES fuzz_tokenizer.c LIBRARIES engine base)
+set_tests_properties(test_tokenizer PROPERTIES LABELS threads)

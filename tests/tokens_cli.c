@@ -1,8 +1,10 @@
-/* tokens_cli TOKENIZER.JSON on|off [--time]: reads JSON strings, one a line, and writes their ids, one
- * JSON array a line. Used by tests/compare_tokenizer; --time reads all of standard input as one
- * text instead and prints the speed. */
+/* tokens_cli TOKENIZER.JSON on|off: reads JSON strings, one a line, and writes their ids, one JSON
+ * array a line; added tokens count with "on". With --time all of standard input is one text and the
+ * speed is written. tokens_cli TOKENIZER.JSON map COUNT writes the Engram token map, which must have
+ * COUNT ids. For tests/compare_tokenizer. */
 #include "base/clock.h"
 #include "base/json.h"
+#include "engine/engram.h"
 #include "engine/tokenizer.h"
 
 static int fail(const struct error *error) {
@@ -62,6 +64,33 @@ static result encode_timed(
     return OK;
 }
 
+static result
+write_map(const struct tokenizer *tokenizer, struct view count_text, struct error *error) {
+    static const int32_t layers[] = {0};
+    int64_t count = 0;
+    size_t map_count = 0;
+    if (!parse_i64(count_text, &count)) {
+        FAIL(error, INVALID_INPUT, "the number of Engram ids is no number");
+    }
+    const struct engram_options options = {
+        .layer_ids = layers,
+        .layer_count = 1,
+        .order_max = 2,
+        .head_count = 1,
+        .prime_start = 2,
+        .compressed_count = count,
+        .vocabulary_count = (int32_t)tokenizer_vocabulary_size(tokenizer)};
+    CLEANUP(engram_cleanup) struct engram *engram = NULL;
+    TRY(engram_create(&engram, tokenizer, &options, error));
+    const int32_t *map = engram_token_map(engram, &map_count);
+    (void)fputc('[', stdout);
+    for (size_t i = 0; i < map_count; i++) {
+        (void)printf(i == 0 ? "%d" : ",%d", map[i]);
+    }
+    (void)fputs("]\n", stdout);
+    return OK;
+}
+
 static result read_all(FILE *file, struct buffer *out, struct error *error) {
     char block[65536];
     size_t count = 0;
@@ -74,7 +103,7 @@ static result read_all(FILE *file, struct buffer *out, struct error *error) {
 int main(int argument_count, char **arguments) {
     struct error error = {0};
     if (argument_count < 3) {
-        (void)fprintf(stderr, "usage: tokens_cli TOKENIZER.JSON on|off [--time]\n");
+        (void)fprintf(stderr, "usage: tokens_cli TOKENIZER.JSON on|off|map [--time|COUNT]\n");
         return 2;
     }
     CLEANUP(tokenizer_cleanup) struct tokenizer *tokenizer = NULL;
@@ -84,6 +113,10 @@ int main(int argument_count, char **arguments) {
         return fail(&error);
     }
     int64_t load_ms = clock_monotonic_ms(&clock) - start;
+    if (strcmp(arguments[2], "map") == 0) {
+        struct view count = view_of_text(argument_count > 3 ? arguments[3] : "");
+        return is_failed(write_map(tokenizer, count, &error)) ? fail(&error) : 0;
+    }
     CLEANUP(buffer_deinit) struct buffer input = {NULL, 0, 0, 0};
     buffer_init(&input, BUFFER_CEILING_DEFAULT);
     if (is_failed(read_all(stdin, &input, &error))) {
