@@ -342,6 +342,9 @@ static result put_call(struct rendering *rendering, const struct chat_call *call
     const struct json_limits limits = {.depth_max = ARGUMENTS_DEPTH_MAX};
     // Arguments that are no object are no error of ours: the model sees them as one string.
     result parsed = json_parse(call->arguments, &limits, &document, NULL);
+    if (parsed.code == RESULT_MEMORY) {
+        FAIL(rendering->error, MEMORY, "no memory for arguments of a call");
+    }
     if (is_ok(parsed) && json_type(json_root(document)) == JSON_OBJECT) {
         struct json_value value = json_first(json_root(document));
         for (size_t i = 0; json_type(value) != JSON_ABSENT; i++) {

@@ -219,7 +219,7 @@ static result map_tokens(
     CLEANUP(buffer_deinit) struct buffer scratch = {NULL, 0, 0, 0};
     buffer_init(&scratch, BUFFER_CEILING_DEFAULT);
     for (size_t i = 0; i < engram->vocabulary_count; i++) {
-        struct view key;
+        struct view key = {NULL, 0};
         TRY(token_key(tokenizer, (int32_t)i, &scratch, &key, error));
         TRY(key_table_id(table, key, &engram->token_map[i], error));
     }

@@ -12,3 +12,5 @@ hearth_fuzz(fuzz_chat_parse SOURCES fuzz_chat_parse.c test_tokenizer_json.c LIBR
 hearth_fuzz(fuzz_chat_wording SOURCES fuzz_chat_wording.c LIBRARIES engine base)
 hearth_fuzz(fuzz_tokenizer SOURCES fuzz_tokenizer.c LIBRARIES engine base)
 set_tests_properties(test_tokenizer PROPERTIES LABELS threads)
+hearth_test(test_text_memory SOURCES test_text_memory.c test_tokenizer_json.c failing_memory.c LIBRARIES engine base)
+target_link_options(test_text_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
