@@ -146,11 +146,11 @@ static void identity_chunks_and_isa_and_threads_same_bits(void **state) {
             continue;
         }
         backend_close(backend);
-        for (int32_t threads = 1; threads <= 2; threads++) {
+        /* Plain C is slow, and the baseline is plain C on one thread: one more way tells. */
+        for (int32_t threads = i == 0 ? 2 : 1; threads <= 2; threads++) {
             struct bench bench;
             open_bench(&bench, isas[i], threads, 1);
-            /* Plain C is slow, and chunks are cut above it: two sizes tell. */
-            for (size_t c = 0; c < (i == 0 ? 2 : COUNT_OF(chunks)); c++) {
+            for (size_t c = 0; c < (i == 0 ? 1 : COUNT_OF(chunks)); c++) {
                 check_chunks(base, &bench, chunks[c]);
             }
             bench_close(&bench);
@@ -373,7 +373,7 @@ static void counters_long_prompt_runs_exactly_what_it_needs(void **state) {
 static void counters_long_prompt_replay_runs_one_window(void **state) {
     (void)state;
     count_long_prompt(512, WINDOW_REPLAY);
-    count_long_prompt(9, WINDOW_REPLAY);
+    count_long_prompt(37, WINDOW_REPLAY);
 }
 
 int main(void) {
