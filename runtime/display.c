@@ -221,7 +221,7 @@ static int status_text(const struct run_status *status, char text[STATUS_BYTES])
     return snprintf(
         text,
         STATUS_BYTES,
-        "turn %d/%d %s%s | %" PRId64 " tokens | %.0f/s | %" PRId64 " reused%s | context %d/%d",
+        "turn %d/%d %s%s | %" PRId64 " tok | %.0f/s | %" PRId64 " reused%s | context %d/%d",
         status->turn,
         status->turns_max,
         status->activity != NULL ? status->activity : "",
