@@ -607,6 +607,8 @@ result json_get_object(
 
 /* ---- writer ---- */
 
+#define WRITER_DEPTH_MAX 64U /* bits in has_items */
+
 void json_writer_init(struct json_writer *writer, struct buffer *out, struct error *error) {
     memset(writer, 0, sizeof *writer);
     writer->out = out;
@@ -624,13 +626,18 @@ static void put_text(struct json_writer *writer, const char *text) {
     put(writer, view_of_text(text));
 }
 
+/* Foreign values may be nested JSON_DEPTH_MAX deep by themselves and deeper within our own. */
+static uint64_t depth_bit(unsigned depth) {
+    return depth < WRITER_DEPTH_MAX ? (uint64_t)1 << depth : 0;
+}
+
 /* The comma before an item; nothing after a key. */
 static void begin_item(struct json_writer *writer) {
     if (writer->after_key) {
         writer->after_key = false;
         return;
     }
-    uint64_t bit = (uint64_t)1 << writer->depth;
+    uint64_t bit = depth_bit(writer->depth);
     if ((writer->has_items & bit) != 0) {
         put_text(writer, writer->python_separators ? ", " : ",");
     }
@@ -640,9 +647,20 @@ static void begin_item(struct json_writer *writer) {
 static void begin_container(struct json_writer *writer, const char *opener) {
     begin_item(writer);
     put_text(writer, opener);
-    ASSERT(writer->depth + 1 < 64);
-    writer->depth += 1;
-    writer->has_items &= ~((uint64_t)1 << writer->depth);
+    writer->depth += 1; // counted even when too deep, so that the ends still match
+    writer->has_items &= ~depth_bit(writer->depth);
+    if (writer->depth >= WRITER_DEPTH_MAX && is_ok(writer->status)) {
+        writer->status = error_set(
+            writer->error,
+            RESULT_LIMIT,
+            0,
+            __FILE__,
+            __LINE__,
+            "JSON nested %u deep; %u can be written",
+            writer->depth,
+            WRITER_DEPTH_MAX - 1
+        );
+    }
 }
 
 static void end_container(struct json_writer *writer, const char *closer) {

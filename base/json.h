@@ -37,7 +37,7 @@ struct json_limits {
 
 #define JSON_BYTES_MAX  ((size_t)64 << 20) /* tokenizer.json of the release is 6.4 MB */
 #define JSON_VALUES_MAX ((size_t)4 << 20)
-#define JSON_DEPTH_MAX  64U
+#define JSON_DEPTH_MAX  60U /* a few levels below what can be written, for what goes around it */
 
 /* Parses one value with optional surrounding blanks; keeps its own copy of the text. `limits` may
  * be null. Expected errors: INVALID_INPUT (with the byte offset), LIMIT, MEMORY. */

@@ -166,12 +166,12 @@ static void json_refuses_what_is_not_strict(void **state) {
         assert_int_equal(parse_code(bad[i]), RESULT_INVALID_INPUT);
     }
     char deep[140] = {0};
-    memset(deep, '[', 65);
-    memset(deep + 65, ']', 65);
+    memset(deep, '[', JSON_DEPTH_MAX + 1);
+    memset(deep + JSON_DEPTH_MAX + 1, ']', JSON_DEPTH_MAX + 1);
     assert_int_equal(parse_code(deep), RESULT_LIMIT);
     memset(deep, 0, sizeof deep);
-    memset(deep, '[', 64);
-    memset(deep + 64, ']', 64);
+    memset(deep, '[', JSON_DEPTH_MAX);
+    memset(deep + JSON_DEPTH_MAX, ']', JSON_DEPTH_MAX);
     assert_int_equal(parse_code(deep), RESULT_OK);
 }
 
@@ -213,6 +213,31 @@ static void json_writer_rewrites_values_with_python_separators(void **state) {
     assert_string_equal(
         buffer_text(&out), "{\"a\": [1, {}, [], \"\xC3\xA9\\u0001/\"], \"b\": {\"c\": null}}"
     );
+}
+
+static void json_writer_refuses_depth_it_cannot_keep_track_of(void **state) {
+    (void)state;
+    char text[2 * JSON_DEPTH_MAX + 1];
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    memset(text, '[', JSON_DEPTH_MAX);
+    memset(text + JSON_DEPTH_MAX, ']', JSON_DEPTH_MAX);
+    assert_true(is_ok(json_parse(view_of(text, 2 * JSON_DEPTH_MAX), NULL, &document, NULL)));
+    for (size_t around = 0; around < 100; around++) {
+        CLEANUP(buffer_deinit) struct buffer out = {NULL, 0, 0, 1 << 16};
+        struct json_writer writer;
+        struct error error = {0};
+        json_writer_init(&writer, &out, &error);
+        for (size_t i = 0; i < around; i++) {
+            json_write_array_begin(&writer);
+        }
+        json_write_value(&writer, json_root(document));
+        for (size_t i = 0; i < around; i++) {
+            json_write_array_end(&writer);
+        }
+        result written = json_writer_finish(&writer);
+        bool fits = around + JSON_DEPTH_MAX < 64;
+        assert_int_equal(written.code, fits ? RESULT_OK : RESULT_LIMIT);
+    }
 }
 
 static void json_writer_survives_invalid_utf8_and_odd_numbers(void **state) {
@@ -271,6 +296,7 @@ int main(void) {
         cmocka_unit_test(json_refuses_what_is_not_strict),
         cmocka_unit_test(json_keeps_64_bit_integers_and_raw_text),
         cmocka_unit_test(json_writer_rewrites_values_with_python_separators),
+        cmocka_unit_test(json_writer_refuses_depth_it_cannot_keep_track_of),
         cmocka_unit_test(json_writer_survives_invalid_utf8_and_odd_numbers),
         cmocka_unit_test(log_line_has_time_level_area_event_and_pairs),
         cmocka_unit_test(real_clock_moves_forward),
