@@ -89,13 +89,23 @@ static inline void result_ignore(result value) {
 
 #define OK (result_ok())
 
+/* Tells the compiler what error_set asserts, so that callers' outputs are known to be set. */
+static inline result result_failed(result value) {
+    if (value.code == RESULT_OK) {
+        __builtin_unreachable();
+    }
+    return value;
+}
+
 /* Returns a failure from the current function. */
 #define FAIL(error, CODE, ...)                                                                     \
-    return error_set((error), RESULT_##CODE, 0, __FILE__, __LINE__, __VA_ARGS__)
+    return result_failed(error_set((error), RESULT_##CODE, 0, __FILE__, __LINE__, __VA_ARGS__))
 
 /* The same with the foreign code (errno and the like) kept. */
 #define FAIL_FOREIGN(error, CODE, foreign_code, ...)                                               \
-    return error_set((error), RESULT_##CODE, (foreign_code), __FILE__, __LINE__, __VA_ARGS__)
+    return result_failed(                                                                          \
+        error_set((error), RESULT_##CODE, (foreign_code), __FILE__, __LINE__, __VA_ARGS__)         \
+    )
 
 /* Passes a failure up. */
 #define TRY(call)                                                                                  \

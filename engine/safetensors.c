@@ -329,6 +329,7 @@ static result parse_members(
     char *names = NULL;
     TRY(list_reserve(list, json_count(root), error));
     TRY(add_name_block(list, name_bytes, &names, error));
+    ASSERT(names != NULL);
     size_t first = list->count;
     for (struct json_value v = json_first(root); json_type(v) != JSON_ABSENT; v = json_next(v)) {
         struct view name = json_name(v);
