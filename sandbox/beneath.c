@@ -432,36 +432,6 @@ static int compare_entries(const void *a, const void *b) {
     return strcmp(first->name, second->name);
 }
 
-static result add_entry(
-    struct beneath_list *list,
-    size_t *capacity,
-    DIR *directory,
-    const char *name,
-    struct error *error
-) {
-    struct stat about;
-    if (fstatat(dirfd(directory), name, &about, AT_SYMLINK_NOFOLLOW) != 0) {
-        return OK; // removed meanwhile
-    }
-    if (list->count == *capacity) {
-        size_t grown = *capacity == 0 ? 64 : *capacity * 2;
-        struct beneath_entry *entries = realloc(list->entries, grown * sizeof *entries);
-        if (entries == NULL) {
-            FAIL(error, MEMORY, "no memory to list %zu entries", grown);
-        }
-        list->entries = entries;
-        *capacity = grown;
-    }
-    char *copy = strdup(name);
-    if (copy == NULL) {
-        FAIL(error, MEMORY, "no memory for a name");
-    }
-    struct beneath_entry *entry = &list->entries[list->count++];
-    entry->name = copy;
-    fill_info(&about, &entry->info);
-    return OK;
-}
-
 static void directory_cleanup(DIR **directory) {
     if (*directory != NULL) {
         closedir(*directory);
@@ -469,13 +439,57 @@ static void directory_cleanup(DIR **directory) {
 }
 
 void beneath_list_deinit(struct beneath_list *list) {
-    for (size_t i = 0; i < list->count; i++) {
-        void *name = NULL;
-        memcpy(&name, &list->entries[i].name, sizeof name); // ours to free, const to others
-        free(name);
-    }
     free(list->entries);
+    free(list->names);
     *list = (struct beneath_list){0};
+}
+
+/* Names of a directory, each with its NUL; *count of them, at most `entries_max`. */
+static result read_names(
+    DIR *directory,
+    size_t entries_max,
+    struct buffer *names,
+    size_t *count,
+    bool *truncated,
+    struct error *error
+) {
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        if (*count >= entries_max) {
+            *truncated = true;
+            return OK;
+        }
+        TRY(buffer_append(names, view_of(entry->d_name, strlen(entry->d_name) + 1), error));
+        *count += 1;
+    }
+    return OK;
+}
+
+static result
+fill_list(DIR *directory, size_t entries_max, struct beneath_list *list, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer names;
+    buffer_init(&names, BENEATH_ENTRIES_MAX * (NAME_BYTES_MAX + 1));
+    size_t count = 0;
+    TRY(read_names(directory, entries_max, &names, &count, &list->truncated, error));
+    TRY(buffer_take(&names, &list->names, NULL, error));
+    list->entries = calloc(count + 1, sizeof *list->entries);
+    if (list->entries == NULL) {
+        FAIL(error, MEMORY, "no memory to list %zu entries", count);
+    }
+    const char *name = list->names;
+    for (size_t i = 0; i < count; i++) {
+        struct stat about;
+        if (fstatat(dirfd(directory), name, &about, AT_SYMLINK_NOFOLLOW) == 0) {
+            struct beneath_entry *entry = &list->entries[list->count++];
+            entry->name = name;
+            fill_info(&about, &entry->info);
+        } // else removed meanwhile
+        name += strlen(name) + 1;
+    }
+    qsort(list->entries, list->count, sizeof list->entries[0], compare_entries);
+    return OK;
 }
 
 result beneath_list_directory(
@@ -504,20 +518,7 @@ result beneath_list_directory(
         return refused(path, number, error);
     }
     CLEANUP(beneath_list_deinit) struct beneath_list list = {0};
-    size_t capacity = 0;
-    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
-        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
-            continue;
-        }
-        if (list.count >= entries_max) {
-            list.truncated = true;
-            break;
-        }
-        TRY(add_entry(&list, &capacity, directory, entry->d_name, error));
-    }
-    if (list.count > 0) {
-        qsort(list.entries, list.count, sizeof list.entries[0], compare_entries);
-    }
+    TRY(fill_list(directory, entries_max, &list, error));
     *out = list;
     list = (struct beneath_list){0};
     return OK;

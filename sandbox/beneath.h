@@ -74,6 +74,7 @@ struct beneath_entry {
 struct beneath_list {
     struct beneath_entry *entries; /* sorted by name, bytewise */
     size_t count;
+    char *names;    /* what the entries' names point into */
     bool truncated; /* more than entries_max were there */
 };
 

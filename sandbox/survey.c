@@ -14,25 +14,16 @@
 struct survey_level {
     dev_t device;
     ino_t inode;
-    char *names; /* directories still to visit, NUL after each */
-    size_t names_bytes;
-    size_t names_capacity;
+    size_t names_from; /* where its names begin in the survey's; those of deeper levels follow */
     bool was_read;
 };
-
-static void level_deinit(struct survey_level *level) {
-    free(level->names);
-    *level = (struct survey_level){0};
-}
 
 static void finish(struct survey *survey, bool is_whole) {
     if (survey->current != NULL) {
         closedir(survey->current);
         survey->current = NULL;
     }
-    for (size_t i = 0; i < survey->depth; i++) {
-        level_deinit(&survey->levels[i]);
-    }
+    buffer_clear(&survey->names);
     survey->depth = 0;
     survey->is_running = false;
     survey->totals.is_whole = survey->totals.is_whole && is_whole;
@@ -40,6 +31,7 @@ static void finish(struct survey *survey, bool is_whole) {
 
 void survey_deinit(struct survey *survey) {
     finish(survey, false);
+    buffer_deinit(&survey->names);
     free(survey->levels);
     survey->levels = NULL;
     survey->capacity = 0;
@@ -58,24 +50,8 @@ static bool push_level(struct survey *survey, const struct stat *about) {
         survey->levels = grown;
         survey->capacity = capacity;
     }
-    survey->levels[survey->depth++] =
-        (struct survey_level){.device = about->st_dev, .inode = about->st_ino};
-    return true;
-}
-
-static bool keep_name(struct survey_level *level, const char *name) {
-    size_t length = strlen(name) + 1;
-    if (level->names_bytes + length > level->names_capacity) {
-        size_t capacity = (level->names_capacity + length) * 2;
-        char *grown = capacity > NAMES_BYTES_MAX ? NULL : realloc(level->names, capacity);
-        if (grown == NULL) {
-            return false;
-        }
-        level->names = grown;
-        level->names_capacity = capacity;
-    }
-    memcpy(level->names + level->names_bytes, name, length);
-    level->names_bytes += length;
+    survey->levels[survey->depth++] = (struct survey_level
+    ){.device = about->st_dev, .inode = about->st_ino, .names_from = survey->names.length};
     return true;
 }
 
@@ -83,6 +59,7 @@ result survey_begin(
     struct survey *survey, int root_fd, const struct timespec *since, struct error *error
 ) {
     finish(survey, false);
+    survey->names.ceiling = NAMES_BYTES_MAX;
     survey->totals = (struct survey_totals){.is_whole = true};
     survey->strips = since != NULL;
     survey->since = since != NULL ? *since : (struct timespec){0};
@@ -111,14 +88,16 @@ static bool is_since(const struct timespec *time, const struct timespec *since) 
 }
 
 /* No process of the sandbox is left when bits are stripped, so the name still means this file; the
- * descriptor is compared all the same. */
+ * descriptor is compared all the same. O_PATH, since the file need not be readable. */
 static void strip(struct survey *survey, const char *name, const struct stat *seen) {
-    int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
-    CLEANUP(fd_cleanup) int fd = openat(dirfd(survey->current), name, flags);
+    CLEANUP(fd_cleanup)
+    int fd = openat(dirfd(survey->current), name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     struct stat about;
+    char path[64];
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     if (fd < 0 || fstat(fd, &about) != 0 || about.st_ino != seen->st_ino ||
         about.st_dev != seen->st_dev || !S_ISREG(about.st_mode) ||
-        fchmod(fd, about.st_mode & 0777) != 0) {
+        chmod(path, about.st_mode & 0777) != 0) {
         survey->totals.is_whole = false;
         return;
     }
@@ -132,9 +111,10 @@ static void look_at(struct survey *survey, const char *name) {
     }
     survey->totals.entries += 1;
     survey->totals.bytes += (int64_t)about.st_blocks * 512;
-    struct survey_level *level = &survey->levels[survey->depth - 1];
+    const struct survey_level *level = &survey->levels[survey->depth - 1];
     if (S_ISDIR(about.st_mode)) {
-        if (about.st_dev != level->device || !keep_name(level, name)) {
+        struct view kept = view_of(name, strlen(name) + 1);
+        if (about.st_dev != level->device || is_failed(buffer_append(&survey->names, kept, NULL))) {
             survey->totals.is_whole = false; // another file system, or too much to remember
         }
     } else if (
@@ -164,23 +144,24 @@ static bool change_to(struct survey *survey, const char *name, struct stat *abou
 
 /* The current directory was read to its end: go down into the next one, or up. False: over. */
 static bool move_on(struct survey *survey) {
-    struct survey_level *level = &survey->levels[survey->depth - 1];
-    if (level->names_bytes > 0) {
-        size_t at = level->names_bytes - 1; // the NUL of the last name
-        while (at > 0 && level->names[at - 1] != '\0') {
+    const struct survey_level *level = &survey->levels[survey->depth - 1];
+    if (survey->names.length > level->names_from) {
+        size_t at = survey->names.length - 1; // the NUL of the last name
+        while (at > level->names_from && survey->names.data[at - 1] != '\0') {
             at -= 1;
         }
-        level->names_bytes = at;
         struct stat about;
-        if (!change_to(survey, level->names + at, &about)) {
-            survey->totals.is_whole = survey->totals.is_whole && errno == ENOENT;
+        bool changed = change_to(survey, (const char *)survey->names.data + at, &about);
+        int number = errno;
+        survey->names.length = at;
+        if (!changed) {
+            survey->totals.is_whole = survey->totals.is_whole && number == ENOENT;
         } else if (!push_level(survey, &about)) {
             finish(survey, false);
             return false;
         }
         return true;
     }
-    level_deinit(level);
     survey->depth -= 1;
     if (survey->depth == 0) {
         finish(survey, true);

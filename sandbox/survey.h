@@ -12,7 +12,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-#include "base/result.h"
+#include "base/bytes.h"
 
 struct survey_totals {
     int64_t bytes; /* allocated, each hard-linked file counted once per name */
@@ -27,6 +27,7 @@ struct survey {
     struct survey_level *levels; /* from the root to the current directory */
     size_t depth;
     size_t capacity;
+    struct buffer names; /* directories still to visit, NUL after each, of all levels */
     struct survey_totals totals;
     bool is_running;
     bool strips; /* takes away setuid and setgid bits of files changed since `since` */

@@ -22,7 +22,7 @@
 
 #define PATH_BYTES_MAX     TREE_PATH_BYTES_MAX
 #define FILES_MAX          ((size_t)500000)
-#define DIRECTORIES_MAX    ((size_t)500000)
+#define PENDING_BYTES_MAX  ((size_t)64 << 20)        /* of paths of directories still to visit */
 #define RECENT_NS          (INT64_C(2) * 1000000000) /* a file changed this recently is read again */
 #define SKIPPED_SHOWN_MAX  400
 #define SNAPSHOT_REFERENCE "refs/heads/snapshots"
@@ -234,19 +234,14 @@ void workspace_cleanup(struct workspace **workspace) {
 /* Directories still to visit, as paths below the root; and the entries found so far. */
 struct walk {
     struct workspace *workspace;
-    char **directories;
-    size_t directory_count;
-    size_t directory_capacity;
+    struct buffer directories; /* NUL after each; the last is visited first */
     git_index *found;
     int64_t now_ns;
     struct workspace_snapshot *snapshot;
 };
 
 static void walk_deinit(struct walk *walk) {
-    for (size_t i = 0; i < walk->directory_count; i++) {
-        free(walk->directories[i]);
-    }
-    free(walk->directories);
+    buffer_deinit(&walk->directories);
     git_index_free(walk->found);
 }
 
@@ -266,24 +261,23 @@ static void note_skipped(struct workspace_snapshot *snapshot, const char *path) 
 }
 
 static result push_directory(struct walk *walk, const char *path, struct error *error) {
-    if (walk->directory_count >= DIRECTORIES_MAX) {
-        FAIL(error, LIMIT, "more than %zu directories in the workspace", DIRECTORIES_MAX);
+    return buffer_append(&walk->directories, view_of(path, strlen(path) + 1), error);
+}
+
+/* Takes the last one off; false when there is none. */
+static bool pop_directory(struct walk *walk, char path[PATH_BYTES_MAX]) {
+    struct buffer *names = &walk->directories;
+    if (names->length == 0) {
+        return false;
     }
-    if (walk->directory_count == walk->directory_capacity) {
-        size_t capacity = walk->directory_capacity == 0 ? 64 : walk->directory_capacity * 2;
-        char **grown = realloc(walk->directories, capacity * sizeof *grown);
-        if (grown == NULL) {
-            FAIL(error, MEMORY, "no memory to walk the workspace");
-        }
-        walk->directories = grown;
-        walk->directory_capacity = capacity;
+    size_t at = names->length - 1; // the NUL of the last path
+    while (at > 0 && names->data[at - 1] != '\0') {
+        at -= 1;
     }
-    char *copy = strdup(path);
-    if (copy == NULL) {
-        FAIL(error, MEMORY, "no memory for a path");
-    }
-    walk->directories[walk->directory_count++] = copy;
-    return OK;
+    ASSERT(names->length - at <= PATH_BYTES_MAX);
+    memcpy(path, names->data + at, names->length - at);
+    names->length = at;
+    return true;
 }
 
 static int64_t to_ns(const struct timespec *time) {
@@ -452,8 +446,8 @@ static result scan(struct walk *walk, git_oid *tree, struct error *error) {
     struct workspace *workspace = walk->workspace;
     TRY_GIT(git_index_new(&walk->found), "snapshot");
     TRY(push_directory(walk, "", error));
-    while (walk->directory_count > 0) {
-        CLEANUP(free_cleanup) char *path = walk->directories[--walk->directory_count];
+    char path[PATH_BYTES_MAX];
+    while (pop_directory(walk, path)) {
         TRY(visit(walk, path, error));
     }
     TRY_GIT(git_index_write_tree_to(tree, walk->found, workspace->repository), "storing a tree");
@@ -534,6 +528,7 @@ result workspace_take_snapshot(
         .now_ns = to_ns(&now),
         .snapshot = &snapshot,
     };
+    buffer_init(&walk.directories, PENDING_BYTES_MAX);
     git_oid tree;
     TRY(scan(&walk, &tree, error));
     git_oid commit;
