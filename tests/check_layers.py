@@ -242,7 +242,7 @@ def compile_alone(root, path, compiler, standard):
     language = "c++" if standard.startswith("c++") else "c"
     source = f'#include "{path}"\n'
     home = root / path.split("/")[0]  # "backend.h" in kernels/cpu/
-    command = [compiler, f"-std={standard}", "-D_GNU_SOURCE", f"-I{root}", f"-I{home}", "-Wall",
+    command = [compiler, f"-std={standard}", "-D_GNU_SOURCE", '-DHEARTH_VERSION="0"', f"-I{root}", f"-I{home}", "-Wall",
                "-Wextra", "-Werror", "-fsyntax-only", "-x", language, "-"]
     done = subprocess.run(command, input=source.encode(), capture_output=True)
     if done.returncode != 0:
