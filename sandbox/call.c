@@ -490,7 +490,7 @@ static void describe_launch_failure(struct sandbox_call *call) {
     struct view text = capture_head(&call->output[stream]);
     size_t end = view_find(text, view_of_text("\n"), 0);
     CLEANUP(buffer_deinit) struct buffer line;
-    buffer_init(&line, SANDBOX_TEXT_BYTES * 2);
+    buffer_init(&line, (size_t)SANDBOX_TEXT_BYTES * 2);
     result clean = sandbox_sanitise(view_slice(text, 0, end), 300, &line, NULL);
     if (is_ok(clean) && line.length > 0) {
         (void)snprintf(outcome->reason, sizeof outcome->reason, "%.400s", buffer_text(&line));

@@ -103,7 +103,7 @@ static bool find_helpers(const char *given, char out[SANDBOX_PATH_BYTES]) {
         return false;
     }
     *strrchr(self, '/') = '\0';
-    static const char *const places[] = {"", "/../libexec/hearth", "/../sandbox"};
+    static const char *const places[] = {"", "/../libexec/hearth", "/../sandbox", "/sandbox"};
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         char path[SANDBOX_PATH_BYTES + 32];
         (void)snprintf(path, sizeof path, "%s%s", self, places[i]);

@@ -46,7 +46,7 @@ struct sandbox_probe {
 
 struct sandbox_options {
     /* Directory with hearth-sandbox and hearth-inner; null: beside this executable, then
-     * ../libexec/hearth from it, then ../sandbox from it (a build tree). */
+     * ../libexec/hearth from it, then ../sandbox or sandbox from it (a build tree). */
     const char *helper_directory;
     const char *bwrap_path;   /* null: beside hearth-sandbox, then /usr/bin, /bin, /usr/local/bin */
     const char *cgroup_mount; /* null: /sys/fs/cgroup; tests name another */

@@ -357,6 +357,21 @@ static void set_id_bits_are_taken_away_afterwards(void **state) {
     sandbox_call_destroy(call);
 }
 
+static void set_id_bits_cannot_be_made(void **state) {
+    (void)state;
+    // chmod, creation with a mode, and an unnamed file that is linked in later; control: 0755
+    struct sandbox_call *call = run(
+        "touch a && chmod 4755 a || echo chmod refused; mkdir d && chmod g+s d || echo g refused;"
+        "perl -e '"
+        "print sysopen(my $f, \"b\", 0102, 04755) ? \"made\" : \"refused\", \"\\n\";"
+        "print sysopen(my $g, \".\", 020200002, 02755) ? \"made\" : \"refused\", \"\\n\";"
+        "print sysopen(my $h, \".\", 020200002, 0755) ? \"made\" : \"refused\", \"\\n\";'"
+    );
+    expect_end(call, SANDBOX_EXITED, 0);
+    assert_true(output_has(call, "chmod refused\ng refused\nrefused\nrefused\nmade\n"));
+    sandbox_call_destroy(call);
+}
+
 static void changes_of_trusted_names_are_reported(void **state) {
     (void)state;
     struct sandbox_call *call = run("echo x >.envrc; mkdir .vscode; echo y >code.c");
@@ -397,6 +412,7 @@ int main(int argc, char **argv) {
         TEST(environment_is_built_not_inherited),
         TEST(protected_path_and_git_are_read_only),
         TEST(set_id_bits_are_taken_away_afterwards),
+        TEST(set_id_bits_cannot_be_made),
         TEST(changes_of_trusted_names_are_reported),
     };
     return close_shared(cmocka_run_group_tests(tests, NULL, NULL));

@@ -343,6 +343,53 @@ static void killed_host_takes_its_commands_along(void **state) {
     sandbox_close(sandbox);
 }
 
+static void command_line_exit_status_tells_what_happened(void **state) {
+    (void)state;
+    static const struct {
+        const char *arguments; /* "@" stands for the workspace */
+        int status;
+    } cases[] = {
+        {"run -C @ -- true", 0},
+        {"run -C @ -- sh -c 'exit 9'", 9},
+        {"run -C @ -- sh -c 'exit 125'", 125},
+        {"run -C @ -- bash -c 'kill -ABRT $$'", 134},
+        {"run -C @ --max-time 1 -- sleep 20", 124},
+        {"run -C / -- true", 125},
+        {"run -C @/missing -- true", 125},
+        {"run -C @ --protect ../x -- true", 125},
+        {"run -C @ --max-memory 0 -- true", 125},
+        {"run -C @ --max-memory x -- true", 2},
+        {"run -C @ --no-such-option -- true", 2},
+        {"run -C @", 2},
+        {"run -- true", 2},
+        {"run --help", 0},
+        {"file --help", 0},
+        {"file write @ a </dev/null", 0},
+        {"file read @ a", 0},
+        {"file read @ ../a", 1},
+        {"file mkdir @ d", 0},
+        {"file rm @ d", 0},
+        {"file rm @ .git", 1},
+        {"file frobnicate @ d", 2},
+        {"file read @", 2},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char text[2048];
+        size_t used = 0;
+        used += (size_t)snprintf(text, sizeof text, TEST_BINARY_DIR "/tests/sandbox_cli sandbox ");
+        for (const char *at = cases[i].arguments; *at != '\0'; at++) {
+            const char *part = *at == '@' ? workspace : (const char[]){*at, '\0'};
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s", part);
+            assert_true(used < sizeof text - 32);
+        }
+        (void)snprintf(text + used, sizeof text - used, " >/dev/null 2>&1");
+        int status = system(text);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != cases[i].status) {
+            fail_msg("'%s': %d, not %d", cases[i].arguments, status >> 8, cases[i].status);
+        }
+    }
+}
+
 static void probe_says_what_is_enforced(void **state) {
     (void)state;
     const struct sandbox_probe *probe = sandbox_get_probe(shared);
@@ -373,6 +420,7 @@ int main(int argc, char **argv) {
         TEST(calls_leave_no_descriptor_and_no_cgroup),
         TEST(calls_run_in_several_threads_at_once),
         TEST(killed_host_takes_its_commands_along),
+        TEST(command_line_exit_status_tells_what_happened),
         TEST(probe_says_what_is_enforced),
     };
     return close_shared(cmocka_run_group_tests(tests, NULL, NULL));
