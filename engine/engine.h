@@ -45,6 +45,9 @@ struct engine_plan {
     uint64_t scratch_bytes;
     uint64_t total_beside_weights;
     uint64_t memory_max;
+    /* What one decoded token reads of the weights and multiplies with them (routed experts by their
+     * share, no embedding and Engram tables), and the head's part of the multiplications. */
+    uint64_t token_weight_bytes, token_multiplies, head_multiplies;
     int32_t context_max, sequences_max, step_rows_max, threads;
 };
 

@@ -116,7 +116,7 @@ int64_t engine_now_us(void);
 MUST_CHECK result engine_plan_fill(
     const struct engine_options *options,
     const struct model_config *config,
-    uint64_t weight_bytes,
+    const struct model_size *size,
     struct engine_plan *out,
     struct error *error
 );

@@ -1,4 +1,5 @@
 /* What an engine will take, before it takes it (promise P7). See engine.h. */
+#include <sched.h>
 #include <unistd.h>
 
 #include "engine_internal.h"
@@ -33,8 +34,13 @@ static uint64_t memory_available(void) {
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
 }
 
+/* Cores this process may run on. */
 static int32_t cores_available(void) {
+    cpu_set_t set;
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        cores = CPU_COUNT(&set);
+    }
     return cores < 1 ? 1 : (int32_t)(cores > 1024 ? 1024 : cores);
 }
 
@@ -74,14 +80,31 @@ static result fill_counts(
     return OK;
 }
 
+static void fill_token_work(
+    const struct model_config *config, const struct model_size *size, struct engine_plan *plan
+) {
+    uint64_t fp8 = size->storage[MODEL_STORAGE_FP8].bytes;
+    uint64_t experts = (uint64_t)config->experts;
+    uint64_t fp4 =
+        size->storage[MODEL_STORAGE_FP4].bytes / experts * (uint64_t)config->experts_chosen;
+    uint64_t bf16 = size->storage[MODEL_STORAGE_BF16].bytes - size->groups[MODEL_GROUP_EMBED].bytes;
+    uint64_t f32 = size->storage[MODEL_STORAGE_F32].bytes;
+    plan->token_weight_bytes = fp8 + fp4 + bf16 + f32;
+    /* Scales add 1 byte to 1024 codes of FP8 and 1 to 16 bytes of FP4. */
+    plan->token_multiplies =
+        fp8 / 1025 * 1024 + fp4 / 17 * 16 * 2 + bf16 / sizeof(uint16_t) + f32 / sizeof(float);
+    plan->head_multiplies = (uint64_t)config->vocabulary * (uint64_t)config->hidden;
+}
+
 result engine_plan_fill(
     const struct engine_options *options,
     const struct model_config *config,
-    uint64_t weight_bytes,
+    const struct model_size *size,
     struct engine_plan *out,
     struct error *error
 ) {
-    struct engine_plan plan = {.weights_mapped = weight_bytes};
+    struct engine_plan plan = {.weights_mapped = size->file_bytes};
+    fill_token_work(config, size, &plan);
     TRY(fill_counts(options, config, &plan, error));
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
@@ -131,7 +154,7 @@ result engine_plan_make(
     struct model_size size;
     result measured = model_measure(options->model_directory, config, &size, error);
     if (is_ok(measured)) {
-        measured = engine_plan_fill(options, config, size.file_bytes, out, error);
+        measured = engine_plan_fill(options, config, &size, out, error);
     }
     free(config);
     return measured;

@@ -8,28 +8,41 @@ struct candidate {
     int32_t id;
 };
 
+/* 2^(j/EXP_STEPS), so that a short series does for the rest. */
+#define EXP_STEPS      64
+#define EXP_STEPS_LOG2 6
+
 struct sampler {
     int32_t vocabulary;
     struct candidate *heap; /* [V] */
+    double *weights;        /* [V] */
+    double powers[EXP_STEPS];
 };
 
 result sampler_create(struct sampler **out, int32_t vocabulary, struct error *error) {
     ASSERT(vocabulary > 0);
     struct sampler *sampler = calloc(1, sizeof *sampler);
     struct candidate *heap = calloc((size_t)vocabulary, sizeof *heap);
-    if (sampler == NULL || heap == NULL) {
+    double *weights = calloc((size_t)vocabulary, sizeof *weights);
+    if (sampler == NULL || heap == NULL || weights == NULL) {
+        free(weights);
         free(heap);
         free(sampler);
         FAIL(error, MEMORY, "no memory to sample from %d tokens", vocabulary);
     }
     sampler->vocabulary = vocabulary;
     sampler->heap = heap;
+    sampler->weights = weights;
+    for (int j = 0; j < EXP_STEPS; j++) {
+        sampler->powers[j] = exact_exp(j * (0.69314718055994530942 / EXP_STEPS));
+    }
     *out = sampler;
     return OK;
 }
 
 void sampler_destroy(struct sampler *sampler) {
     if (sampler != NULL) {
+        free(sampler->weights);
         free(sampler->heap);
         free(sampler);
     }
@@ -85,6 +98,28 @@ double exact_exp(double x) {
     double power;
     memcpy(&power, &bits, sizeof power);
     return sum * power;
+}
+
+/* exp(x) of x <= 0 for whole vocabularies: x = k ln 2 / 64 + r, |r| <= ln 2 / 128, the series to r^5
+ * (error 4e-17); 0 below -700. */
+static double table_exp(const double powers[EXP_STEPS], double x) {
+    const double step_high = 6.93147180369123816490e-01 / EXP_STEPS;
+    const double step_low = 1.90821492927058770002e-10 / EXP_STEPS;
+    if (!(x > -700.0)) {
+        return 0;
+    }
+    int k = (int)(x * (1.44269504088896338700e+00 * EXP_STEPS) - 0.5);
+    double r = (x - k * step_high) - k * step_low;
+    double sum = 1.0 / 120.0;
+    sum = sum * r + 1.0 / 24.0;
+    sum = sum * r + 1.0 / 6.0;
+    sum = sum * r + 0.5;
+    sum = sum * r + 1.0;
+    sum = sum * r + 1.0;
+    uint64_t bits = (uint64_t)((k >> EXP_STEPS_LOG2) + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    return sum * powers[k & (EXP_STEPS - 1)] * power;
 }
 
 /* x = m 2^k with m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m - 1) / (m + 1), by its series
@@ -169,14 +204,15 @@ static int32_t largest_logit(const float *logits, int32_t count) {
     return best < 0 ? 0 : best;
 }
 
-static float log_softmax(const float *logits, int32_t count, int32_t largest, int32_t id) {
+static float
+log_softmax(const struct sampler *sampler, const float *logits, int32_t largest, int32_t id) {
     double top = (double)logits[largest];
     double sum = 0;
-    for (int32_t i = 0; i < count; i++) {
+    for (int32_t i = 0; i < sampler->vocabulary; i++) {
         double below = (double)logits[i] - top;
         /* exp(-60) is below 2^-86 of the sum even times 2^20 tokens. */
-        if (below > -60.0) {
-            sum += exact_exp(below);
+        if (below > -60.0 && below <= 0) {
+            sum += table_exp(sampler->powers, below);
         }
     }
     return (float)((double)logits[id] - top - exact_log(sum));
@@ -243,10 +279,18 @@ static int32_t draw_from_top(
     size_t count = 0;
     for (int32_t i = 0; i < sampler->vocabulary; i++) {
         double weight =
-            isfinite(logits[i]) ? exact_exp(((double)logits[i] - top) / sampling->temperature) : 0;
-        if (weight > 0) {
-            sampler->heap[count++] = (struct candidate){.weight = weight, .id = i};
-            total += weight;
+            isfinite(logits[i])
+                ? table_exp(sampler->powers, ((double)logits[i] - top) / sampling->temperature)
+                : 0;
+        sampler->weights[i] = weight;
+        total += weight;
+    }
+    /* V tokens of at most (1 - p) / V each could not fill what the nucleus leaves out, so those are
+     * never in it; half of that allows for rounding. */
+    double least = 0.5 * (1 - sampling->top_p) * total / sampler->vocabulary;
+    for (int32_t i = 0; i < sampler->vocabulary; i++) {
+        if (sampler->weights[i] > least) {
+            sampler->heap[count++] = (struct candidate){.weight = sampler->weights[i], .id = i};
         }
     }
     for (size_t i = count / 2; i-- > 0;) {
@@ -302,5 +346,5 @@ void sampler_draw(
                                  : draw_from_all(sampler, logits, sampling, position, largest);
     }
     out->id = id;
-    out->logprob = log_softmax(logits, sampler->vocabulary, largest, id);
+    out->logprob = log_softmax(sampler, logits, largest, id);
 }

@@ -5,7 +5,6 @@
  * Each rate stands beside its share of what this machine can do (ceiling.h). On a busy machine look
  * at the processor time, which others do not stretch much. */
 #include "engine/engine.h"
-#include "engine/model.h"
 
 #include "ceiling.h"
 
@@ -106,29 +105,6 @@ static result time_generation(
     return OK;
 }
 
-/* Weights that one token reads and multiplies, by storage class: routed experts by their share, one
- * row of the embedding, some of the Engram tables. */
-struct work {
-    double bytes, multiplies;
-    double head; /* multiplies of the head alone */
-};
-
-static struct work work_of(const struct model_config *config, const struct model_size *size) {
-    const struct model_bytes *storage = size->storage;
-    double embed = (double)size->groups[MODEL_GROUP_EMBED].bytes;
-    double share = (double)config->experts_chosen / config->experts;
-    double fp8 = (double)storage[MODEL_STORAGE_FP8].bytes;
-    double fp4 = (double)storage[MODEL_STORAGE_FP4].bytes * share;
-    double bf16 = (double)storage[MODEL_STORAGE_BF16].bytes - embed;
-    double f32 = (double)storage[MODEL_STORAGE_F32].bytes;
-    struct work work = {
-        .bytes = fp8 + fp4 + bf16 + f32,
-        .multiplies = fp8 / (1 + 1.0 / 1024) + fp4 / (0.5 + 1.0 / 32) + bf16 / 2 + f32 / 4,
-        .head = (double)config->vocabulary * config->hidden,
-    };
-    return work;
-}
-
 static uint64_t status_kib(const char *name) {
     CLEANUP(buffer_deinit) struct buffer text = {NULL, 0, 0, 0};
     buffer_init(&text, 64 << 10);
@@ -158,36 +134,57 @@ static void print_rate(const char *name, double count, struct moment from, struc
     );
 }
 
+static void ignore_row(void *context, int32_t position, const float *logits, int32_t vocabulary) {
+    (void)context;
+    (void)position;
+    (void)logits;
+    (void)vocabulary;
+}
+
+/* Rows through attention and FFN of a prompt, added up over layers, as the engine counts them. */
+static result count_rows(struct engine *engine, int32_t prompt, double *out, struct error *error) {
+    size_t layers = (size_t)engine_layer_count(engine);
+    CLEANUP(free_cleanup) int32_t *ids = calloc((size_t)prompt, sizeof *ids);
+    CLEANUP(free_cleanup) struct layer_counters *counters = calloc(layers, sizeof *counters);
+    if (ids == NULL || counters == NULL) {
+        FAIL(error, MEMORY, "no memory for a prompt of %d tokens", prompt);
+    }
+    struct logits_request request = {.ids = ids, .count = (size_t)prompt, .last_only = true};
+    TRY(engine_logits(engine, &request, counters, ignore_row, NULL, error));
+    *out = 0;
+    for (size_t l = 0; l < layers; l++) {
+        *out += (double)counters[l].rows_full / (double)layers;
+    }
+    return OK;
+}
+
 static void print_shares(
-    const struct model_config *config,
-    const struct work *work,
+    const struct engine_plan *plan,
     const struct ceiling *ceiling,
     const struct timing *prompt,
-    const struct timing *decode
+    const struct timing *decode,
+    double prompt_rows
 ) {
     double tokens = (decode->tokens - 1) / (decode->end.wall - decode->first.wall);
+    double bytes = (double)plan->token_weight_bytes;
+    double multiplies = (double)plan->token_multiplies;
+    double head = (double)plan->head_multiplies;
     printf(
         "  decode reads %.2f MB and multiplies %.2f M a token: %.1f %% of the read bandwidth, %.1f "
         "%% "
         "of the multiply rate\n",
-        work->bytes / 1e6,
-        work->multiplies / 1e6,
-        100 * tokens * work->bytes / ceiling->read_bytes_per_second,
-        100 * tokens * 2 * work->multiplies / ceiling->fma_flops_per_second
+        bytes / 1e6,
+        multiplies / 1e6,
+        100 * tokens * bytes / ceiling->read_bytes_per_second,
+        100 * tokens * 2 * multiplies / ceiling->fma_flops_per_second
     );
-    double layer = (work->multiplies - work->head) / config->layers;
-    double rows = 0;
-    for (int32_t l = 0; l < config->layers; l++) {
-        int32_t needed = model_rows_needed(config, l);
-        rows += needed < LONG_PROMPT ? needed : LONG_PROMPT;
-    }
-    double multiplies = layer * rows + work->head;
+    double prefill = prompt_rows * (multiplies - head) + head;
     double seconds = prompt->first.wall - prompt->begin.wall;
     printf(
         "  prefill of %d multiplies %.1f G: %.1f %% of the multiply rate\n",
         LONG_PROMPT,
-        multiplies / 1e9,
-        100 * 2 * multiplies / seconds / ceiling->fma_flops_per_second
+        prefill / 1e9,
+        100 * 2 * prefill / seconds / ceiling->fma_flops_per_second
     );
 }
 
@@ -219,15 +216,14 @@ static result run(const char *directory, int32_t threads, struct error *error) {
     uint64_t mapped = status_kib("RssFile:");
     struct engine_info info;
     engine_get_info(engine, &info);
+    double prompt_rows = 0;
+    if (is_ok(timed)) {
+        timed = count_rows(engine, LONG_PROMPT, &prompt_rows, error);
+    }
     engine_close(engine);
     TRY(timed);
-    CLEANUP(free_cleanup) struct model_config *config = calloc(1, sizeof *config);
-    if (config == NULL) {
-        FAIL(error, MEMORY, "no memory for the configuration");
-    }
-    struct model_size size;
-    TRY(model_measure(directory, config, &size, error));
-    struct work work = work_of(config, &size);
+    struct engine_plan plan;
+    TRY(engine_plan_make(&options, &plan, error));
     struct ceiling ceiling = ceiling_measure(threads);
     printf("%s, %s\n", info.model_name, info.backend);
     printf(
@@ -247,7 +243,7 @@ static result run(const char *directory, int32_t threads, struct error *error) {
     print_rate("decode, greedy, at 500", first.tokens - 1, first.first, first.end);
     print_rate("decode, greedy, at 3000", prompt.tokens - 1, prompt.first, prompt.end);
     print_rate("decode, sampled, at 500", decode.tokens - 1, decode.first, decode.end);
-    print_shares(config, &work, &ceiling, &prompt, &first);
+    print_shares(&plan, &ceiling, &prompt, &first, prompt_rows);
     printf(
         "resident: %.1f MiB beside %.1f MiB of mapped files\n",
         (double)anonymous / 1024,
