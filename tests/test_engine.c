@@ -1,7 +1,7 @@
 /* The engine as its callers see it: events, cancelling, destroying, limits, and that what shares the
  * engine changes no token. Thread and memory sanitizers run this too. */
 #include "engine/engine.h"
-#include "engine/tokenizer.h"
+#include "engine/engine_internal.h"
 #include "test_safetensors.h"
 
 #include <math.h>
@@ -531,6 +531,80 @@ static void replay_is_recorded_in_lineage(void **state) {
     close_engine(&fixture);
 }
 
+/* A replay cancelled before it reached its window leaves no decoder rows behind: what follows starts
+ * where the prompt stopped, and says that it is not exact. */
+static void replay_cancelled_in_prompt_goes_on(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct error error = {0};
+    int32_t prompt[PROMPT];
+    int32_t tokens[64];
+    int32_t count = 0;
+    make_prompt(prompt, PROMPT, 18);
+    open_engine(&fixture, 1, 300);
+    uint64_t sequence = create(&fixture);
+    struct generation_request request = {
+        .sequence = sequence,
+        .append = prompt,
+        .append_count = PROMPT,
+        .sampling = {.temperature = 0, .top_p = 1},
+        .tokens_max = 4,
+        .window = WINDOW_REPLAY,
+    };
+    assert_true(is_ok(engine_generate(fixture.engine, &request, &error)));
+    struct engine_event event = next_event(&fixture);
+    assert_int_equal(event.type, ENGINE_PROGRESS);
+    engine_cancel(fixture.engine, sequence);
+    event = collect(&fixture, sequence, tokens, &count);
+    request.append_count = 5;
+    request.window = WINDOW_EXACT;
+    assert_true(is_ok(engine_generate(fixture.engine, &request, &error)));
+    event = collect(&fixture, sequence, tokens, &count);
+    assert_int_equal(event.facts.evaluated + event.facts.reused, event.facts.prompt_tokens);
+    assert_int_equal(strlen(event.facts.decoder_lineage), 64);
+    assert_int_equal(count, event.facts.sampled);
+    close_engine(&fixture);
+}
+
+/* ---- a backend that fails ------------------------------------------------------------------- */
+
+static result failing_synchronize(struct backend *backend, struct error *error) {
+    FAIL(error, DEVICE, "attention on backend '%s': broken for a test", backend->name);
+}
+
+/* The step's sequences are lost and say so; the engine and other sequences go on. */
+static void step_that_fails_ends_its_generations(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct error error = {0};
+    int32_t prompt[PROMPT];
+    int32_t tokens[8];
+    int32_t count = 0;
+    make_prompt(prompt, PROMPT, 19);
+    open_engine(&fixture, 2, 300);
+    struct backend *backend = fixture.engine->backend;
+    result (*synchronize)(struct backend *, struct error *) = backend->synchronize;
+    uint64_t lost = create(&fixture);
+    /* The engine thread sleeps; the lock that the request takes orders this write. */
+    backend->synchronize = failing_synchronize;
+    must_generate(&fixture, lost, prompt, 20, 3);
+    struct engine_event event = collect(&fixture, lost, tokens, &count);
+    assert_int_equal(event.reason, FINISH_ERROR);
+    assert_int_equal(event.error.code, RESULT_DEVICE);
+    assert_non_null(strstr(event.error.message, "broken for a test"));
+    assert_int_equal(count, 0);
+    backend->synchronize = synchronize;
+    assert_int_equal(generate(&fixture, lost, prompt, 1, 1, &error).code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "lost"));
+    uint64_t other = create(&fixture);
+    must_generate(&fixture, other, prompt, 20, 3);
+    event = collect(&fixture, other, tokens, &count);
+    assert_int_equal(event.reason, FINISH_LENGTH);
+    engine_sequence_destroy(fixture.engine, lost);
+    assert_int_not_equal(create(&fixture), lost);
+    close_engine(&fixture);
+}
+
 /* ---- opening -------------------------------------------------------------------------------- */
 
 static void plan_refuses_what_does_not_fit(void **state) {
@@ -580,6 +654,8 @@ int main(void) {
         cmocka_unit_test(requests_that_are_wrong_are_refused),
         cmocka_unit_test(logits_same_by_any_chunk_and_window),
         cmocka_unit_test(replay_is_recorded_in_lineage),
+        cmocka_unit_test(replay_cancelled_in_prompt_goes_on),
+        cmocka_unit_test(step_that_fails_ends_its_generations),
         cmocka_unit_test(plan_refuses_what_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
