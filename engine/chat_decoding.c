@@ -129,6 +129,9 @@ take_tag_text(struct chat_parser *parser, struct view text, size_t *used, struct
         parser->tag_in_quotes = parser->tag_in_quotes != (c == '"');
         TRY(buffer_append_byte(&parser->tag, c, error));
         if (parser->tag.length > CHAT_TAG_BYTES_MAX) {
+            while (*used < text.length && (text.data[*used] & 0xC0U) == 0x80U) {
+                *used += 1; // the rest begins with a whole character
+            }
             struct view tag = buffer_view(&parser->tag);
             parser->in_tag = false;
             parser_note(parser, CHAT_PROBLEM_CALL_SYNTAX, parser_call_index(parser), tag);

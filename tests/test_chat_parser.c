@@ -549,6 +549,23 @@ static void endless_names_and_problems_stay_bounded(void **state) {
     assert_int_equal(chat_parser_message(parser)->call_count, 0);
 }
 
+static void tag_that_is_too_long_is_cut_between_characters(void **state) {
+    (void)state;
+    for (size_t blanks = 0; blanks < 3; blanks++) {
+        CLEANUP(transcript_deinit) struct transcript transcript;
+        CLEANUP(buffer_deinit) struct buffer text = {NULL, 0, 0, 1 << 20};
+        transcript_init(&transcript);
+        append_text(&text, "<" D);
+        for (size_t i = 0; i < 400; i++) {
+            append_text(&text, i < blanks ? " " : "\xE4\xBD\xA0");
+        }
+        struct chat_parser_options options = {0};
+        read_text(&transcript, options, buffer_view(&text), 4); // listen checks the text
+        assert_true(transcript.content.length > 0 && transcript.content.length < 1200);
+        assert_string_equal(buffer_text(&transcript.problems), " call_syntax end_missing");
+    }
+}
+
 /* ---- any text ---- */
 
 /* Random sequences of the format's own pieces: message and events agree however it is cut. */
@@ -618,6 +635,7 @@ int main(void) {
         cmocka_unit_test(output_beyond_the_limit_is_dropped_and_noted_once),
         cmocka_unit_test(calls_and_parameters_beyond_their_limits_are_dropped),
         cmocka_unit_test(endless_names_and_problems_stay_bounded),
+        cmocka_unit_test(tag_that_is_too_long_is_cut_between_characters),
         cmocka_unit_test(any_mixture_of_pieces_is_read_the_same_however_it_is_cut),
     };
     return cmocka_run_group_tests_name("chat parser", tests, NULL, NULL);
