@@ -335,7 +335,7 @@ result tool_run_list(
     if (!usable) {
         return OK;
     }
-    CLEANUP(beneath_list_deinit) struct beneath_list list = {NULL, 0, false};
+    CLEANUP(beneath_list_deinit) struct beneath_list list = {0};
     struct error why = {0};
     result status = beneath_list_directory(context->root, path, BENEATH_ENTRIES_MAX, &list, &why);
     if (is_failed(status)) {

@@ -159,7 +159,7 @@ static bool is_ignored(const struct beneath_entry *entry) {
 static result visit_directory(struct search *search, bool *stop, struct error *error) {
     char folder[TOOL_PATH_BYTES];
     pop_directory(search, folder);
-    CLEANUP(beneath_list_deinit) struct beneath_list list = {NULL, 0, false};
+    CLEANUP(beneath_list_deinit) struct beneath_list list = {0};
     struct error why = {0};
     struct beneath *root = search->context->root;
     if (is_failed(beneath_list_directory(root, folder, BENEATH_ENTRIES_MAX, &list, &why))) {
