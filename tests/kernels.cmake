@@ -6,3 +6,5 @@ hearth_test(test_kernels_attention
     SOURCES test_kernels_attention.c test_kernels_support.c LIBRARIES kernels base m)
 hearth_test(test_kernels_indexer
     SOURCES test_kernels_indexer.c test_kernels_support.c LIBRARIES kernels base m)
+hearth_test(test_kernels_stream
+    SOURCES test_kernels_stream.c test_kernels_support.c LIBRARIES kernels base m)

@@ -25,24 +25,31 @@ struct cpu_thread {
     float *sum;          /* [H, d] */
     float *logits;       /* [H, 64] */
     float *softmax;      /* [2, H] running maximum, denominator */
-    float *scores;       /* [entries] */
+    float *scores;       /* [CPU_INDEX_ROWS, entries] */
     float *blocks;       /* [entries] best score of each candidate block */
     int32_t *members;    /* [entries] the entry of each score inside a pool */
     uint32_t *select;    /* [entries] */
-    int8_t *index_query; /* [I, i] twice the E2M1 value, as int8 */
-    float *index_factor; /* [I, i/32] and [I] head weights behind it */
-    int8_t *index_key;   /* [8, i] */
-    uint8_t *index_magnitude; /* [8, i] */
+    int8_t *index_query; /* [CPU_INDEX_ROWS, I, i] see struct index_query */
+    int32_t *index_bias; /* [CPU_INDEX_ROWS, I, i/32] */
+    float *index_factor; /* [CPU_INDEX_ROWS, I, i/32] */
+    float *index_weight; /* [CPU_INDEX_ROWS, I] */
+    uint8_t *index_key;  /* [i/32, 256] 8 keys */
+    float *index_scale;  /* [i/32, 8] */
+    uint8_t *index_tail; /* [8, i/2 + i/32] a copy of the last keys of a block */
     struct index_counters counters;
 };
+
+/* Rows of a sequence whose index scores are computed together. */
+#define CPU_INDEX_ROWS 8
 
 struct cpu {
     struct backend backend;
     struct backend_options limits;
     struct cpu_team *team;
     struct cpu_thread *threads;
-    int32_t slab; /* min(rows_max, CPU_SLAB_ROWS) */
-    float *input; /* [slab, dim_max] a linear's input, decoded */
+    int32_t entries_max; /* stride of cpu_thread.scores */
+    int32_t slab;        /* min(rows_max, CPU_SLAB_ROWS) */
+    float *input;        /* [slab, dim_max] a linear's input, decoded */
 
     /* experts: one entry per (row, chosen expert), then one per row for the shared expert */
     float *expert_hidden;    /* [slab (k + 1), hidden] */

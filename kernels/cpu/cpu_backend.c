@@ -113,7 +113,7 @@ static void carve_thread(struct carver *carver, const struct cpu *cpu, struct cp
     const struct backend_options *limits = &cpu->limits;
     int64_t heads = limits->heads;
     int64_t dim = limits->head_dim;
-    int64_t entries = limits->index_heads > 0 ? (int64_t)limits->context_max + 64 : 0;
+    int64_t entries = limits->index_heads > 0 ? cpu->entries_max : 0;
     int64_t experts = (int64_t)limits->experts * 3;
     int64_t product = (int64_t)cpu->slab * 64;
     thread->panel = carve(carver, (int64_t)CPU_PANEL * limits->dim_max, sizeof(float));
@@ -123,15 +123,20 @@ static void carve_thread(struct carver *carver, const struct cpu *cpu, struct cp
     thread->sum = carve(carver, heads * dim, sizeof(float));
     thread->logits = carve(carver, heads * CPU_ATTENTION_KEYS, sizeof(float));
     thread->softmax = carve(carver, heads * 3, sizeof(float));
-    thread->scores = carve(carver, entries, sizeof(float));
+    thread->scores = carve(carver, entries * CPU_INDEX_ROWS, sizeof(float));
     thread->blocks = carve(carver, entries, sizeof(float));
     thread->members = carve(carver, entries, sizeof(int32_t));
     thread->select = carve(carver, entries, sizeof(uint32_t));
-    int64_t query = (int64_t)limits->index_heads * limits->index_dim;
-    thread->index_query = carve(carver, query, 1);
-    thread->index_factor = carve(carver, query / 32 + limits->index_heads, sizeof(float));
-    thread->index_key = carve(carver, (int64_t)8 * limits->index_dim, 1);
-    thread->index_magnitude = carve(carver, (int64_t)8 * limits->index_dim, 1);
+    int64_t groups = (int64_t)limits->index_heads * limits->index_dim / 32 * CPU_INDEX_ROWS;
+    int64_t index_groups = limits->index_dim / 32;
+    thread->index_query = carve(carver, groups * 32, 1);
+    thread->index_bias = carve(carver, groups, sizeof(int32_t));
+    thread->index_factor = carve(carver, groups, sizeof(float));
+    thread->index_weight =
+        carve(carver, (int64_t)limits->index_heads * CPU_INDEX_ROWS, sizeof(float));
+    thread->index_key = carve(carver, index_groups * 256, 1);
+    thread->index_scale = carve(carver, index_groups * 8, sizeof(float));
+    thread->index_tail = carve(carver, index_groups * 8 * 17, 1);
 }
 
 static void carve_all(struct carver *carver, struct cpu *cpu, int32_t threads) {
@@ -234,6 +239,7 @@ cpu_backend_open(const struct backend_options *options, struct backend **out, st
     cpu->limits.name = NULL; // borrowed strings are not kept
     cpu->limits.isa = NULL;
     cpu->slab = int_min(options->rows_max, CPU_SLAB_ROWS);
+    cpu->entries_max = int_min(options->context_max, INT32_MAX - 64) + 64;
     cpu->backend.state = cpu;
     cpu->backend.name = "cpu";
     cpu->backend.numerics = CPU_NUMERICS;

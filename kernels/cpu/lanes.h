@@ -17,7 +17,23 @@
 #define LANES_JOIN(a, b)  LANES_JOIN_(a, b)
 #define LANES(name)       LANES_JOIN(name, CPU_LANES)
 
+/* Plain C is left to the compiler: forcing its loops into each other makes sanitized builds take
+ * minutes a file. */
+#if defined(CPU_LANES_AVX512) || defined(CPU_LANES_AVX2)
 #define LANES_INLINE static inline __attribute__((always_inline))
+#else
+#define LANES_INLINE static inline
+#endif
+
+/* One row's index queries: twice the E2M1 values as int8, per group of 32 channels the 16 even, then
+ * the 16 odd ones; bias = 12 times their sum, which takes back the 12 added to every key. */
+struct index_query {
+    int32_t heads, groups;
+    const int8_t *values; /* [heads, groups, 32] */
+    const int32_t *bias;  /* [heads, groups] */
+    const float *factors; /* [heads, groups] a quarter of the scale: both sides are doubled */
+    const float *weights; /* [heads] */
+};
 
 #if defined(CPU_LANES_AVX512)
 #include "lanes_avx512.h"

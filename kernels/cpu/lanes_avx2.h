@@ -11,8 +11,8 @@ typedef struct {
 } v16;
 
 LANES_INLINE v16 v_make(__m256 a, __m256 b) {
-    v16 result = {a, b};
-    return result;
+    v16 both = {a, b};
+    return both;
 }
 
 LANES_INLINE v16 v_set1(float a) {

@@ -7,11 +7,11 @@ typedef struct {
 } v16;
 
 #define LANES_EACH(expression)                                                                     \
-    v16 result;                                                                                    \
+    v16 lanes;                                                                                     \
     for (int i = 0; i < 16; i++) {                                                                 \
-        result.f[i] = (expression);                                                                \
+        lanes.f[i] = (expression);                                                                 \
     }                                                                                              \
-    return result
+    return lanes
 
 LANES_INLINE v16 v_set1(float a) {
     LANES_EACH(a);
@@ -164,28 +164,49 @@ LANES_INLINE v16 v_halves(float a, float b) {
     LANES_EACH(i < 8 ? a : b);
 }
 
-/* Dots of 8 keys with one query over 32 E2M1 channels, times four: exact integers. Keys and query
- * are int8 (twice the value), 16 even then 16 odd channels; magnitude holds |key|. */
-LANES_INLINE void
-v_dot8(const uint8_t *magnitude, const int8_t *sign, const int8_t *query, int32_t *out) {
-    (void)magnitude;
-    for (int e = 0; e < 8; e++) {
-        int32_t sum = 0;
-        for (int i = 0; i < 32; i++) {
-            sum += sign[32 * e + i] * query[i];
+/* Twice an E2M1 value. */
+LANES_INLINE int8_t e2m1_doubled(uint32_t code) {
+    static const int8_t doubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+    return (int8_t)((code & 8U) != 0 ? -doubled[code & 7U] : doubled[code & 7U]);
+}
+
+/* One group of 32 channels of 8 keys, `stride` bytes apart, as bytes 2 k + 12: for every four bytes
+ * of codes, the four low nibbles of each key in turn (and the four high ones 128 bytes on). */
+LANES_INLINE void v_index_keys(const uint8_t *codes, size_t stride, uint8_t *keys) {
+    for (size_t key = 0; key < 8; key++) {
+        for (size_t i = 0; i < 16; i++) {
+            uint8_t *to = keys + i / 4 * 32 + key * 4 + i % 4;
+            uint32_t code = codes[key * stride + i];
+            to[0] = (uint8_t)(e2m1_doubled(code & 15U) + 12);
+            to[128] = (uint8_t)(e2m1_doubled(code >> 4U) + 12);
         }
-        out[e] = sum;
     }
 }
 
-/* 32 E2M1 codes to int8 (twice the value) and its magnitude, 16 even then 16 odd channels. */
-LANES_INLINE void v_unpack_e2m1(const uint8_t *codes, uint8_t *magnitude, int8_t *value) {
-    static const int8_t doubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
-    for (int i = 0; i < 32; i++) {
-        uint32_t code = i < 16 ? codes[i] & 15U : (uint32_t)codes[i - 16] >> 4U;
-        magnitude[i] = (uint8_t)doubled[code & 7U];
-        value[i] = (int8_t)((code & 8U) != 0 ? -doubled[code & 7U] : doubled[code & 7U]);
+/* Scores of 8 keys for one row; see struct index_query. */
+LANES_INLINE void v_index_scores(
+    const uint8_t *keys, const float *key_factors, const struct index_query *query, float *scores
+) {
+    float sums[8] = {0};
+    for (int32_t head = 0; head < query->heads; head++) {
+        float dots[8] = {0};
+        for (int32_t g = 0; g < query->groups; g++) {
+            int32_t at = head * query->groups + g;
+            const int8_t *values = query->values + (size_t)at * 32;
+            for (int32_t key = 0; key < 8; key++) {
+                int32_t exact = -query->bias[at];
+                for (int32_t i = 0; i < 32; i++) {
+                    exact +=
+                        keys[(size_t)g * 256 + (size_t)(i / 4 * 32 + key * 4 + i % 4)] * values[i];
+                }
+                dots[key] += (float)exact * key_factors[g * 8 + key] * query->factors[at];
+            }
+        }
+        for (int32_t key = 0; key < 8; key++) {
+            sums[key] = fmaf(float_max(dots[key], 0.0F), query->weights[head], sums[key]);
+        }
     }
+    memcpy(scores, sums, sizeof sums);
 }
 
 #endif

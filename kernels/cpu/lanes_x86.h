@@ -68,41 +68,80 @@ LANES_INLINE __m256i x_e2m1_fp16(__m128i codes) {
     return _mm256_slli_epi16(_mm256_cvtepu8_epi16(upper), 8);
 }
 
-LANES_INLINE void v_unpack_e2m1(const uint8_t *codes, uint8_t *magnitude, int8_t *value) {
-    __m256i values = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+/* See lanes_plain.h. Two transposes of 4 x 4 words bring the same word of 8 keys together; adding 12
+ * makes the bytes unsigned, which a byte product needs. */
+LANES_INLINE void v_index_keys(const uint8_t *codes, size_t stride, uint8_t *keys) {
+    __m256i table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0)
     );
-    __m128i packed = _mm_loadu_si128((const void *)codes);
-    __m256i wide = _mm256_set_m128i(_mm_srli_epi16(packed, 4), packed);
-    __m256i signed_values =
-        _mm256_shuffle_epi8(values, _mm256_and_si256(wide, _mm256_set1_epi8(15)));
-    _mm256_storeu_si256((void *)value, signed_values);
-    _mm256_storeu_si256((void *)magnitude, _mm256_abs_epi8(signed_values));
-}
-
-/* |key| * (query with key's sign): products to 144, pairs to 288, so nothing saturates. */
-LANES_INLINE __m256i x_dot32(const uint8_t *magnitude, const int8_t *sign, __m256i query) {
-    __m256i turned = _mm256_sign_epi8(query, _mm256_loadu_si256((const void *)sign));
-    __m256i words = _mm256_maddubs_epi16(_mm256_loadu_si256((const void *)magnitude), turned);
-    return _mm256_madd_epi16(words, _mm256_set1_epi16(1));
-}
-
-LANES_INLINE void
-v_dot8(const uint8_t *magnitude, const int8_t *sign, const int8_t *query, int32_t *out) {
-    __m256i q = _mm256_loadu_si256((const void *)query);
-    __m256i s[8];
-    for (int i = 0; i < 8; i++) {
-        s[i] = x_dot32(magnitude + 32 * i, sign + 32 * i, q);
+    __m256i nibble = _mm256_set1_epi8(15);
+    __m256i rows[4];
+    for (size_t i = 0; i < 4; i++) {
+        __m128i low = _mm_loadu_si128((const void *)(codes + i * stride));
+        __m128i high = _mm_loadu_si128((const void *)(codes + (i + 4) * stride));
+        rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
     }
-    __m256i s01 = _mm256_hadd_epi32(s[0], s[1]);
-    __m256i s23 = _mm256_hadd_epi32(s[2], s[3]);
-    __m256i s45 = _mm256_hadd_epi32(s[4], s[5]);
-    __m256i s67 = _mm256_hadd_epi32(s[6], s[7]);
-    __m256i low = _mm256_hadd_epi32(s01, s23);
-    __m256i high = _mm256_hadd_epi32(s45, s67);
-    __m256i first = _mm256_permute2x128_si256(low, high, 0x20);
-    __m256i second = _mm256_permute2x128_si256(low, high, 0x31);
-    _mm256_storeu_si256((void *)out, _mm256_add_epi32(first, second));
+    __m256i a = _mm256_unpacklo_epi32(rows[0], rows[1]);
+    __m256i b = _mm256_unpacklo_epi32(rows[2], rows[3]);
+    __m256i c = _mm256_unpackhi_epi32(rows[0], rows[1]);
+    __m256i d = _mm256_unpackhi_epi32(rows[2], rows[3]);
+    __m256i words[4] = {
+        _mm256_unpacklo_epi64(a, b),
+        _mm256_unpackhi_epi64(a, b),
+        _mm256_unpacklo_epi64(c, d),
+        _mm256_unpackhi_epi64(c, d),
+    };
+    for (size_t i = 0; i < 4; i++) {
+        __m256i low = _mm256_and_si256(words[i], nibble);
+        __m256i high = _mm256_and_si256(_mm256_srli_epi16(words[i], 4), nibble);
+        _mm256_storeu_si256((void *)(keys + i * 32), _mm256_shuffle_epi8(table, low));
+        _mm256_storeu_si256((void *)(keys + i * 32 + 128), _mm256_shuffle_epi8(table, high));
+    }
+}
+
+/* Four channels of 8 keys times a query's. */
+LANES_INLINE __m256i x_index_word(const uint8_t *keys, const int8_t *query) {
+    int32_t word;
+    memcpy(&word, query, sizeof word);
+    return _mm256_maddubs_epi16(_mm256_loadu_si256((const void *)keys), _mm256_set1_epi32(word));
+}
+
+/* Exact dots of 8 keys with one query over 32 channels, times four. Products are at most 24 * 12, so
+ * 16 of them stay within 16 bits. */
+LANES_INLINE __m256i x_index_dots(const uint8_t *keys, const int8_t *query, int32_t bias) {
+    __m256i a = x_index_word(keys, query);
+    __m256i b = x_index_word(keys + 32, query + 4);
+    a = _mm256_add_epi16(a, x_index_word(keys + 64, query + 8));
+    b = _mm256_add_epi16(b, x_index_word(keys + 96, query + 12));
+    a = _mm256_add_epi16(a, x_index_word(keys + 128, query + 16));
+    b = _mm256_add_epi16(b, x_index_word(keys + 160, query + 20));
+    a = _mm256_add_epi16(a, x_index_word(keys + 192, query + 24));
+    b = _mm256_add_epi16(b, x_index_word(keys + 224, query + 28));
+    __m256i sum = _mm256_madd_epi16(_mm256_add_epi16(a, b), _mm256_set1_epi16(1));
+    return _mm256_sub_epi32(sum, _mm256_set1_epi32(bias));
+}
+
+LANES_INLINE void v_index_scores(
+    const uint8_t *keys, const float *key_factors, const struct index_query *query, float *scores
+) {
+    __m256 zero = _mm256_setzero_ps();
+    __m256 sums = zero;
+    for (int32_t head = 0; head < query->heads; head++) {
+        __m256 dots = zero;
+        for (int32_t g = 0; g < query->groups; g++) {
+            int32_t at = head * query->groups + g;
+            __m256i exact = x_index_dots(
+                keys + (size_t)g * 256, query->values + (size_t)at * 32, query->bias[at]
+            );
+            __m256 scaled = _mm256_cvtepi32_ps(exact);
+            scaled = _mm256_mul_ps(scaled, _mm256_loadu_ps(key_factors + (size_t)g * 8));
+            scaled = _mm256_mul_ps(scaled, _mm256_set1_ps(query->factors[at]));
+            dots = _mm256_add_ps(dots, scaled);
+        }
+        __m256 weight = _mm256_set1_ps(query->weights[head]);
+        sums = _mm256_fmadd_ps(_mm256_max_ps(dots, zero), weight, sums);
+    }
+    _mm256_storeu_ps(scores, sums);
 }
 
 #endif
