@@ -193,9 +193,10 @@ void forward_backend_options(
 
 /* f_i = theta^(-2i/r) in FP32 as the reference computes it; with YaRN the slow pairs are divided by
  * the factor, over a linear ramp between the two correction dimensions (spec 3.4). */
-static void
-rope_frequencies(const struct model_config *config, double theta, bool yarn, float *out) {
+void forward_frequencies(const struct model_config *config, bool compress, float *out) {
     int32_t dim = config->rope_dim;
+    double theta = compress ? config->compress_rope_theta : config->rope_theta;
+    bool yarn = compress && config->yarn_original_positions > 0;
     double low = 0;
     double high = 0;
     if (yarn) {
@@ -229,13 +230,8 @@ static result forward_upload_frequencies(struct forward *forward, struct error *
     if (frequencies == NULL) {
         FAIL(error, MEMORY, "no memory for %zu rotary frequencies", 2 * pairs);
     }
-    rope_frequencies(config, config->rope_theta, false, frequencies);
-    rope_frequencies(
-        config,
-        config->compress_rope_theta,
-        config->yarn_original_positions > 0,
-        frequencies + pairs
-    );
+    forward_frequencies(config, false, frequencies);
+    forward_frequencies(config, true, frequencies + pairs);
     forward->backend->upload(
         forward->backend, forward->frequencies, frequencies, 2 * pairs * sizeof *frequencies
     );

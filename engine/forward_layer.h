@@ -104,6 +104,9 @@ struct forward {
     int32_t test_scores_stride;
 };
 
+/* Rotary frequencies [r/2] of the main or the compress set. */
+void forward_frequencies(const struct model_config *config, bool compress, float *out);
+
 /* Plans the rows of every layer and uploads ids, positions, rope tables and views. The stage is
  * then all rows. `segments` must live until the step is over. */
 void forward_begin(struct forward *forward, const struct forward_segment *segments, int32_t count);
