@@ -9,6 +9,13 @@
 #include "engine/tokenizer.h"
 #include "test_safetensors.h"
 
+/* Sanitizer builds run ten times slower and look for other faults: long inputs are left to release. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define BENCH_IS_SLOW true
+#else
+#define BENCH_IS_SLOW false
+#endif
+
 struct bench_options {
     const char *model; /* "golden/tiny-a", "golden/tiny-b" or "mini" */
     const char *isa;   /* null: best */

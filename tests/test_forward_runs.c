@@ -319,7 +319,8 @@ static void check_runs(const struct limits *limits) {
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         struct test_tensor tensor;
         char prefix[64];
-        if (!vectors_has(&vectors, "len%d.input_ids", lengths[i])) {
+        if (!vectors_has(&vectors, "len%d.input_ids", lengths[i]) ||
+            (BENCH_IS_SLOW && lengths[i] > 37)) {
             continue;
         }
         runs++;
@@ -499,7 +500,8 @@ static void check_replays(struct replay *replay) {
     for (size_t i = 0; i < COUNT_OF(hits); i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "enc_H%d", hits[i]);
-        if (!vectors_has(&replay->vectors, "len%d.%s.last_logits", replay->length, name)) {
+        if (!vectors_has(&replay->vectors, "len%d.%s.last_logits", replay->length, name) ||
+            (BENCH_IS_SLOW && hits[i] != 96)) {
             continue;
         }
         check_variant(replay, hits[i], false, name);
@@ -521,7 +523,8 @@ static void check_replay_model(const struct limits *limits) {
     replay.logits = calloc((1 + REPLAY_STEPS) * vocabulary, sizeof(float));
     assert_non_null(replay.logits);
     int found = 0;
-    for (int32_t length = 200; length <= 333; length += 133) {
+    int32_t longest = BENCH_IS_SLOW ? 200 : 333;
+    for (int32_t length = 200; length <= longest; length += 133) {
         struct test_tensor tensor;
         if (vectors_has(&replay.vectors, "len%d.tokens", length)) {
             found++;
@@ -549,8 +552,9 @@ static void check_replay_model(const struct limits *limits) {
     bench_close(&replay.bench);
     test_tensors_close(&replay.vectors);
     assert_true(found >= 1);
-    assert_true(variant <= exact);
-    assert_true(variant <= 1.5 * noise);
+    /* A few rows alone say nothing about means. */
+    assert_true(BENCH_IS_SLOW || variant <= exact);
+    assert_true(variant <= (BENCH_IS_SLOW ? 3 : 1.5) * noise);
 }
 
 static void replay_tiny_a_follows_stored_variants(void **state) {
