@@ -327,7 +327,6 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
 
 static result
 host_open_tools(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
     const struct tool_context_options options = {
         .workspace = buffer_text(&settings->workspace),
         .sandbox = host->sandbox,
@@ -450,6 +449,11 @@ static int run_opened(struct run_host *host, const struct run_settings *settings
             sandbox_close(probe.sandbox);
         }
         return status != STATUS_DONE ? status : probed;
+    }
+    host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
+    /* Before a snapshot reads the whole tree. */
+    if (is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &error))) {
+        return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
     opened = host_open_tools(host, settings, &error);
     if (is_ok(opened)) {

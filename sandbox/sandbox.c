@@ -12,6 +12,7 @@
 
 #include "filter.h"
 #include "launch.h"
+#include "mounts.h"
 
 #define PROBE_WALL_MS INT64_C(20000)
 
@@ -374,4 +375,13 @@ void sandbox_close(struct sandbox *sandbox) {
 
 const struct sandbox_probe *sandbox_get_probe(const struct sandbox *sandbox) {
     return &sandbox->probe;
+}
+
+result sandbox_check_workspace(
+    const struct sandbox *sandbox, const struct sandbox_policy *policy, struct error *error
+) {
+    struct mounts mounts;
+    TRY(mounts_open(policy, sandbox->probe.helper_path, &mounts, error));
+    mounts_close(&mounts);
+    return OK;
 }

@@ -85,6 +85,13 @@ struct sandbox_policy {
 /* 10 min, 2048 MiB, 256 processes, 2048 MiB disk, 128 KiB output, 200 % CPU, nothing extra. */
 struct sandbox_policy sandbox_policy_default(const char *workspace);
 
+/* Whether sandbox_start would accept the policy's workspace and paths: no system or home directory,
+ * owned by the caller, and so on. For hosts that want to refuse before they do anything else with
+ * the directory. Expected errors: INVALID_INPUT, LIMIT (a command runs there), UNSUPPORTED. */
+MUST_CHECK result sandbox_check_workspace(
+    const struct sandbox *sandbox, const struct sandbox_policy *policy, struct error *error
+);
+
 enum sandbox_end {
     SANDBOX_EXITED,        /* exit_status is the command's own */
     SANDBOX_SIGNALLED,     /* ended by `signal`; exit_status is 128 + signal */

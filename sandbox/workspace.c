@@ -137,7 +137,9 @@ static result open_repository(const char *store, git_repository **out, struct er
 
 static bool is_within(const char *path, const char *directory) {
     size_t length = strlen(directory);
-    return strncmp(path, directory, length) == 0 && (path[length] == '\0' || path[length] == '/');
+    bool is_root = length == 1;
+    return is_root ||
+           (strncmp(path, directory, length) == 0 && (path[length] == '\0' || path[length] == '/'));
 }
 
 static result open_parts(
