@@ -137,9 +137,10 @@ static double score_expected(const struct index_case *c, int32_t row, int32_t en
         for (int32_t k = 0; k < op->dim; k++) {
             size_t at = (size_t)((row * op->heads + head) * op->dim + k);
             uint32_t shift = k % 2 == 0 ? 0U : 4U;
-            double query = (double)e2m1_decode((uint8_t)(op->query_codes[at / 2] >> shift & 15U)) *
-                           (double)e8m0_decode(op->query_scales[at / 32]);
-            double key = (double)e2m1_decode((uint8_t)(codes[k / 2] >> shift & 15U)) *
+            double query =
+                (double)e2m1_decode((uint8_t)((uint32_t)op->query_codes[at / 2] >> shift & 15U)) *
+                (double)e8m0_decode(op->query_scales[at / 32]);
+            double key = (double)e2m1_decode((uint8_t)((uint32_t)codes[k / 2] >> shift & 15U)) *
                          (double)e8m0_decode(scales[k / 32]);
             dot += query * key;
         }

@@ -193,27 +193,30 @@ static void cpu_fill_common(struct backend *backend) {
     backend->synchronize = cpu_synchronize;
 }
 
+/* Ceilings far above any model; below them no product of sizes overflows 64 bits. */
 static bool limits_are_valid(const struct backend_options *o) {
-    const int32_t counts[] = {
-        o->rows_max,
-        o->dim_max,
-        o->context_max,
-        o->model_dim,
-        o->experts,
-        o->experts_chosen,
-        o->expert_hidden,
-        o->heads,
-        o->head_dim,
-        o->index_heads,
-        o->index_dim,
-        o->threads,
+    const struct {
+        int32_t value, least, most;
+    } limits[] = {
+        {o->rows_max, 1, 1 << 20},
+        {o->dim_max, 1, 1 << 22},
+        {o->context_max, 0, 1 << 28},
+        {o->model_dim, 0, 1 << 20},
+        {o->experts, 0, 1 << 20},
+        {o->experts_chosen, 0, 1 << 10},
+        {o->expert_hidden, 0, 1 << 20},
+        {o->heads, 0, 1 << 12},
+        {o->head_dim, 0, 1 << 14},
+        {o->index_heads, 0, 1 << 12},
+        {o->index_dim, 0, 1 << 10},
+        {o->threads, 0, CPU_THREADS_MAX},
     };
-    for (size_t i = 0; i < COUNT_OF(counts); i++) {
-        if (counts[i] < 0) {
+    for (size_t i = 0; i < COUNT_OF(limits); i++) {
+        if (limits[i].value < limits[i].least || limits[i].value > limits[i].most) {
             return false;
         }
     }
-    return o->rows_max > 0 && o->dim_max > 0 && o->threads <= CPU_THREADS_MAX;
+    return true;
 }
 
 result
@@ -239,7 +242,7 @@ cpu_backend_open(const struct backend_options *options, struct backend **out, st
     cpu->limits.name = NULL; // borrowed strings are not kept
     cpu->limits.isa = NULL;
     cpu->slab = int_min(options->rows_max, CPU_SLAB_ROWS);
-    cpu->entries_max = int_min(options->context_max, INT32_MAX - 64) + 64;
+    cpu->entries_max = options->context_max + 64;
     cpu->backend.state = cpu;
     cpu->backend.name = "cpu";
     cpu->backend.numerics = CPU_NUMERICS;
