@@ -155,36 +155,32 @@ static int settings_task(struct run_settings *settings) {
     return STATUS_DONE;
 }
 
+static result settings_find(struct run_settings *settings, struct error *error) {
+    const char *state = cli_value(settings->arguments, "state");
+    TRY(model_directory(cli_value(settings->arguments, "model"), &settings->model, error));
+    TRY(model_settings_load(buffer_text(&settings->model), &settings->model_settings, error));
+    TRY(path_state(state, true, &settings->state, error));
+    TRY(path_snapshots(
+        buffer_text(&settings->state),
+        buffer_text(&settings->workspace),
+        &settings->snapshots,
+        error
+    ));
+    buffer_init(&settings->state_option, 8192);
+    return state == NULL
+               ? OK
+               : buffer_append_format(&settings->state_option, error, " --state %s", state);
+}
+
 static int settings_places(struct run_settings *settings) {
     const struct cli_arguments *arguments = settings->arguments;
     const char *directory = cli_value(arguments, "directory");
-    const char *state = cli_value(arguments, "state");
     struct error error = {0};
-    result found =
-        path_directory(directory != NULL ? directory : ".", &settings->workspace, &error);
-    if (is_failed(found)) {
+    if (is_failed(path_directory(directory != NULL ? directory : ".", &settings->workspace, &error)
+        )) {
         return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
     }
-    found = model_directory(cli_value(arguments, "model"), &settings->model, &error);
-    if (is_ok(found)) {
-        found =
-            model_settings_load(buffer_text(&settings->model), &settings->model_settings, &error);
-    }
-    if (is_ok(found)) {
-        found = path_state(state, true, &settings->state, &error);
-    }
-    if (is_ok(found)) {
-        found = path_snapshots(
-            buffer_text(&settings->state),
-            buffer_text(&settings->workspace),
-            &settings->snapshots,
-            &error
-        );
-    }
-    buffer_init(&settings->state_option, 8192);
-    if (is_ok(found) && state != NULL) {
-        found = buffer_append_format(&settings->state_option, &error, " --state %s", state);
-    }
+    result found = settings_find(settings, &error);
     if (is_failed(found)) {
         return cli_fail_error(found, &error);
     }
