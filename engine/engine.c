@@ -123,15 +123,15 @@ static result open_queues(struct engine *engine, struct error *error) {
     size_t sequences = (size_t)engine->plan.sequences_max;
     /* A destroyed sequence keeps its place until the step it runs in is over. */
     size_t contexts = 2 * sequences;
-    size_t events = 4 * ENGINE_EVENTS_PER_STEP * contexts;
+    size_t events = 4 * (size_t)ENGINE_EVENTS_PER_STEP * contexts;
     engine->context_count = narrow_i32((int64_t)contexts);
     engine->event_capacity = events < ENGINE_EVENTS_MIN ? ENGINE_EVENTS_MIN : events;
-    engine->pending_capacity = 2 * ENGINE_EVENTS_PER_STEP * contexts;
+    engine->pending_capacity = 2 * (size_t)ENGINE_EVENTS_PER_STEP * contexts;
     engine->contexts = calloc(contexts, sizeof *engine->contexts);
     engine->events = calloc(engine->event_capacity, sizeof *engine->events);
     engine->pending = calloc(engine->pending_capacity, sizeof *engine->pending);
     engine->segments = calloc(sequences, sizeof *engine->segments);
-    engine->stepping = calloc(sequences, sizeof *engine->stepping);
+    engine->stepping = calloc(sequences, sizeof(void *));
     engine->logit_rows = calloc(FORWARD_LOGIT_ROWS_MAX * vocabulary, sizeof *engine->logit_rows);
     if (engine->contexts == NULL || engine->events == NULL || engine->pending == NULL ||
         engine->segments == NULL || engine->stepping == NULL || engine->logit_rows == NULL) {
@@ -359,7 +359,8 @@ void engine_sequence_destroy(struct engine *engine, uint64_t sequence) {
 
 int32_t engine_sequence_length(const struct engine *engine, uint64_t sequence) {
     /* Locking changes no observable state of the engine. */
-    struct engine *unconst = (struct engine *)(uintptr_t)engine;
+    struct engine *unconst;
+    memcpy(&unconst, &engine, sizeof unconst);
     lock(unconst);
     const struct context *context = find(unconst, sequence);
     int32_t length = context == NULL ? 0 : context->length;

@@ -126,6 +126,6 @@ void engine_root_lineage(
 
 /* Frees a context that no step uses. Lock held. */
 void engine_context_free(struct engine *engine, struct context *context);
-void *engine_thread_main(void *engine);
+void *engine_thread_main(void *argument); /* the engine */
 
 #endif
