@@ -360,7 +360,7 @@ void engine_sequence_destroy(struct engine *engine, uint64_t sequence) {
 int32_t engine_sequence_length(const struct engine *engine, uint64_t sequence) {
     /* Locking changes no observable state of the engine. */
     struct engine *unconst;
-    memcpy(&unconst, &engine, sizeof unconst);
+    memcpy(&unconst, &engine, sizeof(void *));
     lock(unconst);
     const struct context *context = find(unconst, sequence);
     int32_t length = context == NULL ? 0 : context->length;

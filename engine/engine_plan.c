@@ -120,7 +120,12 @@ result engine_plan_fill(
     plan.kv_bytes_per_token = kv_layout_token_bytes(&layout);
     plan.kv_pool_bytes = cache.pool_bytes;
     plan.window_bytes_per_sequence = cache.window_bytes_per_sequence;
-    plan.scratch_bytes = forward_scratch_bytes(config, &shape) + logits;
+    struct backend_options backend;
+    forward_backend_options(config, plan.step_rows_max, plan.context_max, &backend);
+    backend.name = options->backend;
+    backend.threads = plan.threads;
+    plan.scratch_bytes =
+        forward_scratch_bytes(config, &shape) + logits + backend_scratch_bytes(&backend);
     plan.total_beside_weights = cache.total_bytes + plan.scratch_bytes;
     plan.memory_max = options->memory_max != 0 ? options->memory_max
                                                : memory_available() / 100 * DEFAULT_SHARE_PERCENT;

@@ -23,6 +23,12 @@ backend_open(const struct backend_options *options, struct backend **out, struct
     FAIL(error, UNSUPPORTED, "unknown backend '%s'; this build has: cpu", name);
 }
 
+uint64_t backend_scratch_bytes(const struct backend_options *options) {
+    ASSERT(options != NULL);
+    bool is_cpu = options->name == NULL || strcmp(options->name, "cpu") == 0;
+    return is_cpu ? cpu_backend_scratch_bytes(options) : 0;
+}
+
 void backend_close(struct backend *backend) {
     if (backend == NULL) {
         return;

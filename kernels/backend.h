@@ -365,6 +365,8 @@ struct backend_options {
 MUST_CHECK result
 backend_open(const struct backend_options *options, struct backend **out, struct error *error);
 void backend_close(struct backend *backend);
+/* Bytes of scratch that opening it will take, for memory plans; 0 where it could not be opened. */
+uint64_t backend_scratch_bytes(const struct backend_options *options);
 
 /* Checks shapes and dtypes, then calls the table. Engines call these, not the table. */
 void backend_embed(struct backend *backend, const struct embed_op *op);

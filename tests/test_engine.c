@@ -620,6 +620,16 @@ static void plan_refuses_what_does_not_fit(void **state) {
     assert_true(plan.total_beside_weights <= plan.memory_max);
     assert_true(plan.weights_mapped > 1000000);
     assert_int_equal(plan.context_max, 4096);
+    /* Each part grows with what it depends on. */
+    struct engine_plan larger;
+    options.threads = 8;
+    assert_true(is_ok(engine_plan_make(&options, &larger, &error)));
+    options.threads = 1;
+    assert_true(is_ok(engine_plan_make(&options, &plan, &error)));
+    assert_true(larger.scratch_bytes > plan.scratch_bytes); /* the backend's, per thread */
+    assert_int_equal(larger.kv_pool_bytes, plan.kv_pool_bytes);
+    options.threads = 0;
+    assert_true(is_ok(engine_plan_make(&options, &plan, &error)));
     options.memory_max = plan.total_beside_weights - 1;
     assert_int_equal(engine_plan_make(&options, &plan, &error).code, RESULT_LIMIT);
     assert_non_null(strstr(error.message, ": 1 short"));

@@ -168,6 +168,14 @@ static int32_t cpu_threads_wanted(const struct backend_options *options) {
     return int_min(CPU_THREADS_MAX, int_max(1, CPU_COUNT(&set)));
 }
 
+static void cpu_set_limits(struct cpu *cpu, const struct backend_options *options) {
+    cpu->limits = *options;
+    cpu->limits.name = NULL; // borrowed strings are not kept
+    cpu->limits.isa = NULL;
+    cpu->slab = int_min(options->rows_max, CPU_SLAB_ROWS);
+    cpu->entries_max = options->context_max + 64;
+}
+
 static result cpu_scratch(struct cpu *cpu, int32_t threads, struct error *error) {
     struct carver carver = {0};
     carve_all(&carver, cpu, threads);
@@ -238,11 +246,7 @@ cpu_backend_open(const struct backend_options *options, struct backend **out, st
         FAIL(error, MEMORY, "cpu backend: out of memory");
     }
     int32_t threads = cpu_threads_wanted(options);
-    cpu->limits = *options;
-    cpu->limits.name = NULL; // borrowed strings are not kept
-    cpu->limits.isa = NULL;
-    cpu->slab = int_min(options->rows_max, CPU_SLAB_ROWS);
-    cpu->entries_max = options->context_max + 64;
+    cpu_set_limits(cpu, options);
     cpu->backend.state = cpu;
     cpu->backend.name = "cpu";
     cpu->backend.numerics = CPU_NUMERICS;
@@ -263,6 +267,17 @@ cpu_backend_open(const struct backend_options *options, struct backend **out, st
     isa.fill(&cpu->backend);
     *out = &cpu->backend;
     return OK;
+}
+
+uint64_t cpu_backend_scratch_bytes(const struct backend_options *options) {
+    if (!limits_are_valid(options)) {
+        return 0;
+    }
+    struct cpu cpu = {0};
+    struct carver carver = {0};
+    cpu_set_limits(&cpu, options);
+    carve_all(&carver, &cpu, cpu_threads_wanted(options));
+    return carver.overflow ? UINT64_MAX : carver.used;
 }
 
 void cpu_backend_close(struct backend *backend) {
