@@ -71,26 +71,22 @@ void kv_cache_measure(
     out->total_bytes = out->pool_bytes + sequences * (layout->state_bytes + tables);
 }
 
-static result sequence_init(
-    struct kv_cache *cache, struct kv_sequence *sequence, uint8_t *state, struct error *error
-) {
+/* Each sequence's share of the tables. */
+static void assign_sequences(struct kv_cache *cache) {
     size_t context = (size_t)cache->context_max;
+    size_t sequences = (size_t)cache->sequences_max;
     size_t blocks = (size_t)cache->blocks_max;
-    sequence->state = state;
-    sequence->ids = calloc(context, sizeof *sequence->ids);
-    sequence->compressed = calloc(context, sizeof *sequence->compressed);
-    sequence->blocks = calloc(blocks, sizeof *sequence->blocks);
-    if (sequence->ids == NULL || sequence->compressed == NULL || sequence->blocks == NULL) {
-        FAIL(error, MEMORY, "no memory for the ids of a sequence of %zu tokens", context);
+    for (size_t i = 0; i < sequences; i++) {
+        struct kv_sequence *sequence = &cache->sequences[i];
+        sequence->ids = cache->ids + i * context;
+        sequence->compressed = cache->ids + (sequences + i) * context;
+        sequence->blocks = cache->blocks + i * blocks;
+        sequence->device_blocks = cache->device_blocks + i * blocks;
+        sequence->state = cache->states + i * cache->layout.state_bytes;
     }
-    void *device = NULL;
-    TRY(cache->backend->allocate(cache->backend, blocks * sizeof *sequence->blocks, &device, error)
-    );
-    sequence->device_blocks = device;
-    return OK;
 }
 
-static result cache_fill(struct kv_cache *cache, struct error *error) {
+static result allocate_device(struct kv_cache *cache, struct error *error) {
     struct backend *backend = cache->backend;
     size_t sequences = (size_t)cache->sequences_max;
     size_t blocks = (size_t)cache->block_total;
@@ -111,19 +107,34 @@ static result cache_fill(struct kv_cache *cache, struct error *error) {
         sequences
     );
     cache->states = memory;
+    TRY_NOTE(
+        error,
+        backend->allocate(backend, blocks * sizeof(void *), &memory, error),
+        "table of %zu cache blocks",
+        blocks
+    );
+    cache->device_blocks = memory;
+    return OK;
+}
+
+static result cache_fill(struct kv_cache *cache, struct error *error) {
+    size_t sequences = (size_t)cache->sequences_max;
+    size_t blocks = (size_t)cache->block_total;
+    size_t ids = 2 * sequences * (size_t)cache->context_max;
+    TRY(allocate_device(cache, error));
     cache->block_free = calloc(blocks, sizeof *cache->block_free);
+    cache->blocks = calloc(blocks, sizeof *cache->blocks);
+    cache->ids = calloc(ids, sizeof *cache->ids);
     cache->sequences = calloc(sequences, sizeof *cache->sequences);
-    if (cache->block_free == NULL || cache->sequences == NULL) {
+    if (cache->block_free == NULL || cache->blocks == NULL || cache->ids == NULL ||
+        cache->sequences == NULL) {
         FAIL(error, MEMORY, "no memory for the tables of %zu cache blocks", blocks);
     }
     for (int32_t i = 0; i < cache->block_total; i++) {
         cache->block_free[i] = cache->block_total - 1 - i;
     }
     cache->block_free_count = cache->block_total;
-    for (size_t i = 0; i < sequences; i++) {
-        uint8_t *state = cache->states + i * cache->layout.state_bytes;
-        TRY(sequence_init(cache, &cache->sequences[i], state, error));
-    }
+    assign_sequences(cache);
     return OK;
 }
 
@@ -157,15 +168,11 @@ void kv_cache_deinit(struct kv_cache *cache) {
     if (backend == NULL) {
         return;
     }
-    for (int32_t i = 0; cache->sequences != NULL && i < cache->sequences_max; i++) {
-        struct kv_sequence *sequence = &cache->sequences[i];
-        backend->release(backend, sequence->device_blocks);
-        free(sequence->blocks);
-        free(sequence->compressed);
-        free(sequence->ids);
-    }
     free(cache->sequences);
+    free(cache->ids);
+    free(cache->blocks);
     free(cache->block_free);
+    backend->release(backend, cache->device_blocks);
     backend->release(backend, cache->states);
     backend->release(backend, cache->pool);
     *cache = (struct kv_cache){0};

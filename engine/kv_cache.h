@@ -55,6 +55,9 @@ struct kv_cache {
     uint8_t *pool;                 /* [block_total, block_bytes] */
     int32_t *block_free;           /* stack of free block numbers */
     uint8_t *states;               /* [sequences_max, state_bytes] */
+    uint8_t **device_blocks;       /* [sequences_max, blocks_max] */
+    uint8_t **blocks;              /* the same on the host */
+    int32_t *ids;                  /* [2, sequences_max, context_max]: ids, then compressed ones */
     struct kv_sequence *sequences; /* [sequences_max] */
 };
 
