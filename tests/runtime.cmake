@@ -1,4 +1,5 @@
-hearth_test(test_agent SOURCES test_agent.c LIBRARIES runtime)
+hearth_test(test_agent SOURCES test_agent.c failing_memory.c LIBRARIES runtime)
+target_link_options(test_agent PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_loop SOURCES test_loop.c runtime_support.c LIBRARIES runtime LABELS threads)
 
 # The built program as a user calls it.

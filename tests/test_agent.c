@@ -1,6 +1,7 @@
 /* The agent as event scripts: what a model does on the left, the effects on the right. A driver
  * answers every effect at once; the log of effects is compared as one string. */
 #include "base/bytes.h"
+#include "failing_memory.h"
 #include "runtime/agent.h"
 
 #include <setjmp.h>
@@ -48,6 +49,7 @@ struct driver {
     int seen[AGENT_FINISH + 1];
     bool is_cancelled;
     bool has_interrupted;
+    bool is_quiet; /* no log: it would allocate */
 };
 
 static const char *const effect_words[] = {
@@ -115,10 +117,13 @@ static void answer_call(struct driver *driver, struct agent_event *event) {
 
 static void log_effect(struct driver *driver, const struct agent_effect *effect) {
     struct error error;
+    driver->seen[effect->type]++;
+    if (driver->is_quiet) {
+        return;
+    }
     assert_true(is_ok(buffer_append_format(
         &driver->log, &error, "%s%s", driver->log.length > 0 ? " " : "", effect_words[effect->type]
     )));
-    driver->seen[effect->type]++;
 }
 
 /* The effect that the driver has to answer; cancels and waits need none of their own. */
@@ -683,6 +688,38 @@ static void oversized_conversation_stops(void **state) {
     driver_close(&driver);
 }
 
+static void every_allocation_may_fail(void **state) {
+    (void)state;
+    const struct script script = {SCRIPT(call_then_answer)};
+    struct agent_options options = options_default();
+    size_t failures = 0;
+    for (size_t nth = 1;; nth++) {
+        struct error error = {0};
+        struct driver driver = {.script = &script, .now_ms = 1000, .is_quiet = true};
+        failing_memory_arm(nth);
+        result created = agent_create(&driver.agent, &options, &error);
+        if (is_failed(created)) {
+            assert_int_equal(created.code, RESULT_MEMORY);
+            assert_null(driver.agent);
+        } else {
+            drive(&driver);
+        }
+        bool fired = failing_memory_fired();
+        failing_memory_arm(0);
+        if (is_ok(created) && fired) {
+            /* The record that shows why is closed in order. */
+            assert_int_equal(agent_stop(driver.agent), AGENT_STOP_CONTEXT);
+            assert_int_equal(driver.seen[AGENT_RECORD_END], 1);
+        }
+        agent_destroy(driver.agent);
+        if (!fired) {
+            break;
+        }
+        failures++;
+    }
+    assert_true(failures > 3); /* agent, conversation, its arena, tool names */
+}
+
 static void same_events_give_same_effects(void **state) {
     (void)state;
     struct buffer logs[2];
@@ -745,6 +782,7 @@ int main(void) {
         cmocka_unit_test(end_that_cannot_be_recorded_is_no_success),
         cmocka_unit_test(tool_that_the_host_cannot_run_stops),
         cmocka_unit_test(oversized_conversation_stops),
+        cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(same_events_give_same_effects),
         cmocka_unit_test(every_stop_has_a_name_of_its_own),
     };
