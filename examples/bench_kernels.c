@@ -7,17 +7,12 @@
  * count, and time on the clock with two, where they do. */
 #include "kernels/backend.h"
 
-#include <math.h>
-#include <pthread.h>
-#include <time.h>
+#include "ceiling.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include <time.h>
 
 #define SAMPLES_MAX   4001
 #define CASE_SECONDS  0.04
-#define READ_BYTES    ((size_t)192 << 20)
 #define THREADS_TRIED 2
 
 static clockid_t bench_clock = CLOCK_MONOTONIC;
@@ -28,128 +23,6 @@ static double seconds_now(void) {
         return 0.0;
     }
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-/* What one thread can do. */
-struct ceiling {
-    double flops; /* per second */
-    double reads; /* bytes per second */
-};
-
-#if defined(__x86_64__)
-__attribute__((target("avx512f"))) static float fma_loop_512(int64_t rounds) {
-    __m512 sums[16];
-    __m512 factor = _mm512_set1_ps(0.999F);
-    for (int i = 0; i < 16; i++) {
-        sums[i] = _mm512_set1_ps((float)i);
-    }
-    for (int64_t round = 0; round < rounds; round++) {
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
-            sums[i] = _mm512_fmadd_ps(sums[i], factor, factor);
-        }
-    }
-    for (int i = 1; i < 16; i++) {
-        sums[0] = _mm512_add_ps(sums[0], sums[i]);
-    }
-    return _mm512_reduce_add_ps(sums[0]);
-}
-
-__attribute__((target("avx2,fma"))) static float fma_loop_256(int64_t rounds) {
-    __m256 sums[12];
-    __m256 factor = _mm256_set1_ps(0.999F);
-    for (int i = 0; i < 12; i++) {
-        sums[i] = _mm256_set1_ps((float)i);
-    }
-    for (int64_t round = 0; round < rounds; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) {
-            sums[i] = _mm256_fmadd_ps(sums[i], factor, factor);
-        }
-    }
-    for (int i = 1; i < 12; i++) {
-        sums[0] = _mm256_add_ps(sums[0], sums[i]);
-    }
-    return _mm256_cvtss_f32(sums[0]);
-}
-
-__attribute__((target("avx2"))) static int64_t
-read_loop(const unsigned char *memory, size_t bytes) {
-    __m256i sums[4] = {0};
-    for (size_t i = 0; i + 128 <= bytes; i += 128) {
-        for (size_t j = 0; j < 4; j++) {
-            __m256i part = _mm256_loadu_si256((const void *)(memory + i + 32 * j));
-            sums[j] = _mm256_add_epi64(sums[j], part);
-        }
-    }
-    __m256i sum =
-        _mm256_add_epi64(_mm256_add_epi64(sums[0], sums[1]), _mm256_add_epi64(sums[2], sums[3]));
-    return _mm256_extract_epi64(sum, 0);
-}
-#endif
-
-struct ceiling_task {
-    const unsigned char *memory;
-    size_t bytes;
-    int64_t rounds;
-    volatile double sink;
-};
-
-static void *ceiling_main(void *argument) {
-    struct ceiling_task *task = argument;
-#if defined(__x86_64__)
-    if (task->memory != NULL) {
-        task->sink = (double)read_loop(task->memory, task->bytes);
-    } else if (__builtin_cpu_supports("avx512f") != 0) {
-        task->sink = (double)fma_loop_512(task->rounds);
-    } else {
-        task->sink = (double)fma_loop_256(task->rounds);
-    }
-#endif
-    return NULL;
-}
-
-/* Best of five, all threads together. */
-static double ceiling_seconds(struct ceiling_task *tasks, int threads) {
-    double best = 1e9;
-    for (int attempt = 0; attempt < 5; attempt++) {
-        pthread_t handles[THREADS_TRIED];
-        int started = 0;
-        double start = seconds_now();
-        for (; started < threads - 1; started++) {
-            if (pthread_create(&handles[started], NULL, ceiling_main, &tasks[started + 1]) != 0) {
-                break;
-            }
-        }
-        ceiling_main(&tasks[0]);
-        for (int i = 0; i < started; i++) {
-            pthread_join(handles[i], NULL);
-        }
-        double took = seconds_now() - start;
-        best = took < best ? took : best;
-    }
-    return best;
-}
-
-static struct ceiling ceiling_measure(const unsigned char *memory, int threads) {
-    struct ceiling_task tasks[THREADS_TRIED];
-    struct ceiling ceiling = {1.0, 1.0};
-    const int64_t rounds = 1000000;
-    memset(tasks, 0, sizeof tasks);
-    for (int i = 0; i < threads; i++) {
-        tasks[i].rounds = rounds;
-    }
-#if defined(__x86_64__)
-    double lanes = __builtin_cpu_supports("avx512f") != 0 ? 16.0 * 16.0 : 12.0 * 8.0;
-    ceiling.flops = 2.0 * lanes * (double)rounds * threads / ceiling_seconds(tasks, threads);
-#endif
-    size_t share = READ_BYTES / (size_t)threads;
-    for (int i = 0; i < threads; i++) {
-        tasks[i].memory = memory + (size_t)i * share;
-        tasks[i].bytes = share;
-    }
-    ceiling.reads = (double)READ_BYTES / ceiling_seconds(tasks, threads);
-    return ceiling;
 }
 
 /* Random bytes that are sane as codes, scales near 1, or small bf16 and FP32 numbers. */
@@ -241,9 +114,9 @@ bench_report(struct backend *backend, const struct bench_case *bench, struct cei
         bench->name,
         seconds * 1e6,
         flops * 1e-9,
-        100.0 * flops / ceiling.flops,
+        100.0 * flops / ceiling.fma_flops_per_second,
         reads * 1e-9,
-        100.0 * reads / ceiling.reads
+        100.0 * reads / ceiling.read_bytes_per_second
     );
 }
 
@@ -565,8 +438,6 @@ int main(int argc, char **argv) {
     static const char *const usual[2] = {"avx2", "avx512"};
     static struct bench_case cases[CASES_MAX];
     size_t count = make_cases(cases);
-    unsigned char *memory = make_memory(READ_BYTES);
-    memset(memory, 1, READ_BYTES);
     for (int threads = 1; threads <= THREADS_TRIED; threads++) {
         bench_clock = threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
         for (int i = 0; i < (argc > 1 ? argc - 1 : 2); i++) {
@@ -574,12 +445,12 @@ int main(int argc, char **argv) {
             if (backend == NULL) {
                 continue;
             }
-            struct ceiling ceiling = ceiling_measure(memory, threads);
+            struct ceiling ceiling = ceiling_measure(threads);
             printf(
                 "%s: ceilings %.0f GFLOP/s, %.1f GB/s\n",
                 backend->description,
-                ceiling.flops * 1e-9,
-                ceiling.reads * 1e-9
+                ceiling.fma_flops_per_second * 1e-9,
+                ceiling.read_bytes_per_second * 1e-9
             );
             for (size_t k = 0; k < count; k++) {
                 bench_report(backend, &cases[k], ceiling);

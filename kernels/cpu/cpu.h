@@ -79,12 +79,6 @@ static inline int32_t ceil_divide(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
 
-/* cpu_math.c: scalar functions in double, the same bits on every instruction set. */
-double cpu_exp(double x);
-double cpu_softplus(double x);
-/* |x| < 2^31. */
-void cpu_sincos(double x, double *sine, double *cosine);
-
 /* cpu_topk.c: writes the k ids of the largest scores, ascending; ties go to the lower id. Ids are
  * 0..count-1. count <= k takes all. keys: [count] scratch. Returns how many were written. */
 int32_t cpu_topk(const float *scores, int32_t count, int32_t k, uint32_t *keys, int32_t *selected);
@@ -102,6 +96,12 @@ int32_t cpu_segment_of(const struct row_segment *segments, int32_t sequences, in
 int32_t cpu_segment_rows(const struct row_segment *segments, int32_t sequences);
 
 #ifdef LANES
+/* cpu_math.c: scalar functions in double, the same bits on every instruction set. */
+double LANES(cpu_exp)(double x);
+double LANES(cpu_softplus)(double x);
+/* |x| < 2^31. */
+void LANES(cpu_sincos)(double x, double *sine, double *cosine);
+
 /* out[r * out_stride + j] = dot of x row rows[r] (or r) with weight row first + j, j < count <=
  * CPU_PANEL, in FP32. x rows are decoded with LANES(cpu_decode_input) for this weight. */
 struct product {

@@ -1,5 +1,7 @@
-/* Elementary functions in double, so that results do not depend on the C library's version. Errors
+/* Elementary functions in double, compiled per instruction set for its fused multiply-add, so that results do not depend on the C library's version. Errors
  * are a few 1e-17 relative: after rounding to FP32, at most one ulp. */
+#include "lanes.h"
+
 #include "cpu.h"
 
 #include <math.h>
@@ -12,7 +14,7 @@ static double pow2(int32_t n) {
 }
 
 /* |x| <= 700 after clamping; Taylor series to degree 13 on |r| <= ln(2)/2. */
-double cpu_exp(double x) {
+double LANES(cpu_exp)(double x) {
     static const double inverse[14] = {
         1.0,
         1.0,
@@ -48,8 +50,8 @@ double cpu_exp(double x) {
 
 /* log(1 + e^x) = max(x, 0) + log1p(e^-|x|); log1p(y) = 2 atanh(y / (2 + y)), without cancellation.
  * y <= 1, so the series runs in powers of at most 1/9. */
-double cpu_softplus(double x) {
-    double y = cpu_exp(x > 0 ? -x : x);
+double LANES(cpu_softplus)(double x) {
+    double y = LANES(cpu_exp)(x > 0 ? -x : x);
     double s = y / (2.0 + y);
     double square = s * s;
     double sum = 0.0;
@@ -60,7 +62,7 @@ double cpu_softplus(double x) {
 }
 
 /* Reduction by pi/2 in two parts with fused steps, then fdlibm's kernels (Sun, 1993). */
-void cpu_sincos(double x, double *sine, double *cosine) {
+void LANES(cpu_sincos)(double x, double *sine, double *cosine) {
     double magic = 6755399441055744.0;
     double n = (x * 6.36619772367581382433e-01 + magic) - magic;
     double r = fma(n, -1.57079632679489655800e+00, x);

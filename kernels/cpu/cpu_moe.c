@@ -13,7 +13,7 @@ static void route_row(struct cpu *cpu, const void *argument, int32_t row, int32_
     float *biased = scores + op->experts;
     const float *logits = op->logits + (size_t)row * (size_t)op->experts;
     for (int32_t e = 0; e < op->experts; e++) {
-        scores[e] = sqrtf((float)cpu_softplus((double)logits[e]));
+        scores[e] = sqrtf((float)LANES(cpu_softplus)((double)logits[e]));
         biased[e] = scores[e] + op->bias[e];
     }
     int32_t *ids = op->ids + (size_t)row * (size_t)op->chosen;

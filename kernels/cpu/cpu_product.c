@@ -184,19 +184,20 @@ struct weight_row {
     const uint8_t *scale;
 };
 
-static struct weight_row weight_row(const struct weight *weight, int32_t row) {
+LANES_INLINE struct weight_row
+weight_row(enum dtype dtype, const struct weight *weight, int32_t row) {
     size_t in = (size_t)weight->in;
     size_t at = (size_t)row;
     const uint8_t *data = weight->data;
     struct weight_row found = {data, weight->scale};
-    if (weight->dtype == DTYPE_FP8) {
+    if (dtype == DTYPE_FP8) {
         found.data = data + at * in;
         found.scale = weight->scale + at / 32 * (in / 32);
-    } else if (weight->dtype == DTYPE_FP4) {
+    } else if (dtype == DTYPE_FP4) {
         found.data = data + at * (in / 2);
         found.scale = weight->scale + at * (in / 32);
     } else {
-        found.data = data + at * in * (weight->dtype == DTYPE_F32 ? 4 : 2);
+        found.data = data + at * in * (dtype == DTYPE_F32 ? 4 : 2);
     }
     return found;
 }
@@ -219,63 +220,88 @@ load_group(enum dtype dtype, const struct weight_row *row, int32_t k, v16 *even,
     }
 }
 
-/* Four outputs of one row, the weight decoded in registers. */
-LANES_INLINE void
-dot4(enum dtype dtype, const struct weight *weight, int32_t first, const float *x, float *out) {
-    struct weight_row rows[4];
-    v16 sums[4];
+/* N outputs of one row, the weight decoded in registers. N is a constant where this is inlined. */
+LANES_INLINE void dot_outputs(
+    enum dtype dtype,
+    int outs,
+    const struct weight *weight,
+    int32_t first,
+    const float *x,
+    float *out
+) {
+    struct weight_row rows[8] = {{0}};
+    v16 sums[8];
     int32_t in = weight->in;
-#pragma GCC unroll 4
-    for (int n = 0; n < 4; n++) {
-        rows[n] = weight_row(weight, first + n);
+#pragma GCC unroll 8
+    for (int n = 0; n < outs; n++) {
+        rows[n] = weight_row(dtype, weight, first + n);
+        if (dtype == DTYPE_FP8 && first % outs == 0) {
+            rows[n].scale = rows[0].scale; // in fact equal, so read once for all
+        }
         sums[n] = v_set1(0.0F);
     }
     for (int32_t k = 0; k < in; k += 32) {
         v16 x_even = v_load(x + k);
         v16 x_odd = v_load(x + k + 16);
-#pragma GCC unroll 4
-        for (int n = 0; n < 4; n++) {
+#pragma GCC unroll 8
+        for (int n = 0; n < outs; n++) {
             v16 even;
             v16 odd;
             load_group(dtype, &rows[n], k, &even, &odd);
             sums[n] = v_fma(x_odd, odd, v_fma(x_even, even, sums[n]));
         }
     }
-    v_reduce_add4(sums[0], sums[1], sums[2], sums[3], out);
-}
-
-static void product_row_fp8(const struct product *p, const float *x, float *out) {
-    for (int32_t n = 0; n + 4 <= p->count; n += 4) {
-        dot4(DTYPE_FP8, p->weight, p->first + n, x, out + n);
+#pragma GCC unroll 2
+    for (int n = 0; n < outs; n += 4) {
+        v_reduce_add4(sums[n], sums[n + 1], sums[n + 2], sums[n + 3], out + n);
     }
 }
 
-static void product_row_fp4(const struct product *p, const float *x, float *out) {
-    for (int32_t n = 0; n + 4 <= p->count; n += 4) {
-        dot4(DTYPE_FP4, p->weight, p->first + n, x, out + n);
+LANES_INLINE void product_row(enum dtype dtype, const struct product *p, const float *x) {
+    int32_t n = 0;
+    for (; n + 8 <= p->count; n += 8) {
+        dot_outputs(dtype, 8, p->weight, p->first + n, x, p->out + n);
+    }
+    for (; n + 4 <= p->count; n += 4) {
+        dot_outputs(dtype, 4, p->weight, p->first + n, x, p->out + n);
     }
 }
 
-static void product_row_bf16(const struct product *p, const float *x, float *out) {
-    for (int32_t n = 0; n + 4 <= p->count; n += 4) {
-        dot4(DTYPE_BF16, p->weight, p->first + n, x, out + n);
-    }
+static void product_row_fp8(const struct product *p, const float *x) {
+    product_row(DTYPE_FP8, p, x);
 }
 
-static void decode_row(const struct weight *weight, int32_t row, float *to) {
-    struct weight_row from = weight_row(weight, row);
+static void product_row_fp4(const struct product *p, const float *x) {
+    product_row(DTYPE_FP4, p, x);
+}
+
+static void product_row_bf16(const struct product *p, const float *x) {
+    product_row(DTYPE_BF16, p, x);
+}
+
+LANES_INLINE void
+decode_row(enum dtype dtype, const struct weight *weight, int32_t row, float *to) {
+    struct weight_row from = weight_row(dtype, weight, row);
     for (int32_t k = 0; k < weight->in; k += 32) {
-        v16 even = v_set1(0.0F);
-        v16 odd = even;
-        if (weight->dtype == DTYPE_FP8) {
-            load_group(DTYPE_FP8, &from, k, &even, &odd);
-        } else if (weight->dtype == DTYPE_FP4) {
-            load_group(DTYPE_FP4, &from, k, &even, &odd);
-        } else {
-            load_group(DTYPE_BF16, &from, k, &even, &odd);
-        }
+        v16 even;
+        v16 odd;
+        load_group(dtype, &from, k, &even, &odd);
         v_store(to + k, even);
         v_store(to + k + 16, odd);
+    }
+}
+
+static void decode_panel(const struct weight *weight, int32_t first, int32_t count, float *to) {
+    size_t in = (size_t)weight->in;
+    for (int32_t n = 0; n < count; n++) {
+        float *row = to + (size_t)n * in;
+        if (weight->dtype == DTYPE_FP8) {
+            decode_row(DTYPE_FP8, weight, first + n, row);
+        } else if (weight->dtype == DTYPE_FP4) {
+            decode_row(DTYPE_FP4, weight, first + n, row);
+        } else {
+            decode_row(DTYPE_BF16, weight, first + n, row);
+        }
     }
 }
 
@@ -287,9 +313,7 @@ static void product_many(const struct product *p, int32_t first, int32_t count, 
     if (weight->dtype == DTYPE_F32) {
         panel = (const float *)weight->data + (size_t)first * in;
     } else {
-        for (int32_t n = 0; n < count; n++) {
-            decode_row(weight, first + n, p->panel + (size_t)n * in);
-        }
+        decode_panel(weight, first, count, p->panel);
     }
     dots(p->x, p->x_stride, p->rows, p->row_count, panel, in, count, p->in, out, p->out_stride);
 }
@@ -303,11 +327,11 @@ void LANES(cpu_product)(const struct product *product) {
     }
     const float *x = p->x + (size_t)(p->rows == NULL ? 0 : p->rows[0]) * p->x_stride;
     if (p->weight->dtype == DTYPE_FP8) {
-        product_row_fp8(p, x, p->out);
+        product_row_fp8(p, x);
     } else if (p->weight->dtype == DTYPE_FP4) {
-        product_row_fp4(p, x, p->out);
+        product_row_fp4(p, x);
     } else {
-        product_row_bf16(p, x, p->out);
+        product_row_bf16(p, x);
     }
     int32_t rest = p->count % 4;
     if (rest != 0) {

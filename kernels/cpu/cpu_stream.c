@@ -201,7 +201,7 @@ static void rope_row(struct cpu *cpu, const void *argument, int32_t row, int32_t
         float angle = position * op->frequencies[i]; // rounded to FP32 first: spec 3.4
         double sine;
         double cosine;
-        cpu_sincos((double)angle, &sine, &cosine);
+        LANES(cpu_sincos)((double)angle, &sine, &cosine);
         op->sine[at + (size_t)i] = (float)sine;
         op->cosine[at + (size_t)i] = (float)cosine;
     }

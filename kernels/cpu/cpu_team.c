@@ -12,6 +12,12 @@
  * costs about 0.3 us), or with a sleeping one (a wake-up costs the caller 2 to 5 us). */
 #define TEAM_SHARE_NS 1500
 #define TEAM_WAKE_NS  30000
+/* A caller that waited this many pauses (a few hundred us) for a claimed chunk has met a worker that
+ * lost its core to someone else; the next jobs below TEAM_LARGE_NS then stay on the caller. On an
+ * idle machine this never happens. */
+#define TEAM_SLOW_PAUSES 10000
+#define TEAM_ALONE_JOBS  4000
+#define TEAM_LARGE_NS    200000
 /* About 50 us of spinning: longer than the gaps between the ops of a step. */
 #define TEAM_SPINS 1500
 
@@ -33,6 +39,7 @@ struct cpu_team {
     pthread_cond_t wake;
     int32_t threads;
     int32_t started;
+    int32_t alone_jobs; // the caller's: how many more jobs it keeps to itself
     struct team_member *members;
 };
 
@@ -159,7 +166,12 @@ void cpu_team_run(
     int64_t nanoseconds
 ) {
     ASSERT(chunks >= 0 && chunks <= TEAM_CHUNKS_MAX);
-    if (team->threads == 1 || chunks <= 1 || nanoseconds < TEAM_SHARE_NS) {
+    bool alone = team->threads == 1 || chunks <= 1 || nanoseconds < TEAM_SHARE_NS;
+    if (!alone && team->alone_jobs > 0 && nanoseconds < TEAM_LARGE_NS) {
+        team->alone_jobs--;
+        alone = true;
+    }
+    if (alone) {
         for (int32_t chunk = 0; chunk < chunks; chunk++) {
             function(context, 0, chunk);
         }
@@ -178,7 +190,11 @@ void cpu_team_run(
         pthread_mutex_unlock(&team->lock);
     }
     team_work(team, 0);
-    while (atomic_load_explicit(&team->done, memory_order_acquire) < chunks) {
+    for (int32_t pauses = 0; atomic_load_explicit(&team->done, memory_order_acquire) < chunks;) {
         team_pause();
+        pauses += pauses < TEAM_SLOW_PAUSES ? 1 : 0;
+        if (pauses == TEAM_SLOW_PAUSES) {
+            team->alone_jobs = TEAM_ALONE_JOBS;
+        }
     }
 }

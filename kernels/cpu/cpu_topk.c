@@ -68,12 +68,11 @@ int32_t cpu_topk(const float *scores, int32_t count, int32_t k, uint32_t *keys, 
     uint32_t limit = key_of_rank(keys, count, &equals);
     int32_t written = 0;
     for (int32_t i = 0; i < count && written < k; i++) {
-        if (keys[i] > limit) {
-            selected[written++] = i;
-        } else if (keys[i] == limit && equals > 0) {
-            equals--;
-            selected[written++] = i;
-        }
+        // without branches on the scores, which nothing could predict
+        bool tie = keys[i] == limit && equals > 0;
+        equals -= tie ? 1 : 0;
+        selected[written] = i;
+        written += keys[i] > limit || tie ? 1 : 0;
     }
     ASSERT(written == k);
     return written;

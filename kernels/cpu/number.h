@@ -38,21 +38,28 @@ static inline float bf16_round(float value) {
     return bf16_decode(bf16_encode(value));
 }
 
+/* Bits of 2^(code - 127) and of 256 times that, by code; a load is cheaper than the cases. */
+#define E8M0_BITS_(s)     ((s) == 0 ? 0x00400000U : (s) == 255 ? 0x7fc00000U : (uint32_t)(s) << 23)
+#define E8M0_BITS_256_(s) ((s) == 255 ? 0x7fc00000U : (s) > 246 ? 0x7f800000U : ((s) + 8U) << 23)
+#define NUMBER_4_(f, s)   f(s), f((s) + 1), f((s) + 2), f((s) + 3)
+#define NUMBER_16_(f, s)                                                                           \
+    NUMBER_4_(f, s), NUMBER_4_(f, (s) + 4), NUMBER_4_(f, (s) + 8), NUMBER_4_(f, (s) + 12)
+#define NUMBER_64_(f, s)                                                                           \
+    NUMBER_16_(f, s), NUMBER_16_(f, (s) + 16), NUMBER_16_(f, (s) + 32), NUMBER_16_(f, (s) + 48)
+#define NUMBER_256_(f)                                                                             \
+    { NUMBER_64_(f, 0), NUMBER_64_(f, 64), NUMBER_64_(f, 128), NUMBER_64_(f, 192) }
+
 /* 2^(code - 127); 255 is NaN. */
 static inline float e8m0_decode(uint8_t code) {
-    if (code == 0) {
-        return float_of_bits(0x00400000U);
-    }
-    return float_of_bits(code == 255 ? 0x7fc00000U : (uint32_t)code << 23);
+    static const uint32_t bits[256] = NUMBER_256_(E8M0_BITS_);
+    return float_of_bits(bits[code]);
 }
 
 /* 256 * 2^(code - 127), the factor that goes with E4M3 codes read as FP16 (256 times too small).
  * Codes above 246 give infinity; the loader refuses them (backend.h). */
 static inline float e8m0_decode_256(uint8_t code) {
-    if (code == 255) {
-        return float_of_bits(0x7fc00000U);
-    }
-    return float_of_bits(code > 246 ? 0x7f800000U : ((uint32_t)code + 8U) << 23);
+    static const uint32_t bits[256] = NUMBER_256_(E8M0_BITS_256_);
+    return float_of_bits(bits[code]);
 }
 
 /* Value of an E4M3 code; 0x7f and 0xff read as +-480, as the vector forms do. */
