@@ -55,7 +55,21 @@ class Scratch:
     def slow(self, seconds):
         (self.work / "tests.py").write_text(
             "import time\nopen('started', 'w').close()\n"
-            f"time.sleep({seconds})\nprint('ok')\n")
+            f"end = time.time() + {seconds}\n"
+            "while time.time() < end:\n"
+            "    open('beat', 'w').write(str(time.time()))\n    time.sleep(0.05)\n"
+            "print('ok')\n")
+
+    def check_command_is_gone(self):
+        """The command of slow() no longer runs: its file stops changing."""
+        deadline = time.monotonic() + 10
+        last, since = None, time.monotonic()
+        while time.monotonic() - since < 1:
+            assert time.monotonic() < deadline, "the command still runs"
+            now = (self.work / "beat").read_text()
+            if now != last:
+                last, since = now, time.monotonic()
+            time.sleep(0.1)
 
     def run(self, *arguments, **options):
         return hearth("run", *arguments, "-C", str(self.work), "--state", self.state, **options)
@@ -388,6 +402,7 @@ def test_interrupt_stops_cleanly_and_keeps_everything():
             out, err = process.communicate(timeout=60)
             assert process.returncode == 130, (process.returncode, out, err)
             assert b"interrupted" in out, out
+            scratch.check_command_is_gone()
             tree = scratch.tree()
             assert tree["status"] == "stopped", tree["status"]
             assert tree["stop_reason"] == "interrupt"
@@ -425,6 +440,7 @@ def test_kill_loses_no_finished_step():
         process.kill()
         out, _ = process.communicate(timeout=60)
         events = [json.loads(line) for line in out.splitlines()]
+        scratch.check_command_is_gone()
         scratch.check_database()
         tree = scratch.tree("--tokens")
         turn = tree["agents"][0]["turns"][0]
