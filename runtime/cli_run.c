@@ -424,34 +424,39 @@ static result run_agent(
     return loop_run(host->loop, &options, outcome, error);
 }
 
-static int run_opened(struct run_host *host, const struct run_settings *settings) {
+/* Store, display, engine and, meanwhile, the sandbox. */
+static int host_open(struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
     struct probe_job probe = {0};
-    struct run_outcome outcome = {0};
-    result opened = host_open_store(host, settings, &error);
-    if (is_failed(opened)) {
-        return cli_fail_error(opened, &error);
-    }
     probe_start(&probe);
-    opened = host_open_view(host, settings, &error);
+    result opened = host_open_store(host, settings, &error);
+    if (is_ok(opened)) {
+        opened = host_open_view(host, settings, &error);
+    }
     if (is_ok(opened)) {
         opened = host_open_engine(host, settings, &error);
     }
-    int status = is_ok(opened) ? STATUS_DONE : cli_fail_error(opened, &error);
-    int probed = status == STATUS_DONE ? probe_finish(&probe, host) : STATUS_DONE;
+    if (is_ok(opened)) {
+        return probe_finish(&probe, host);
+    }
     probe_join(&probe);
-    if (status != STATUS_DONE || probed != STATUS_DONE) {
-        if (host->sandbox == NULL && probe.sandbox != NULL) {
-            sandbox_close(probe.sandbox);
-        }
-        return status != STATUS_DONE ? status : probed;
+    host->sandbox = probe.sandbox; /* host_close closes it */
+    return cli_fail_error(opened, &error);
+}
+
+static int run_opened(struct run_host *host, const struct run_settings *settings) {
+    struct error error = {0};
+    struct run_outcome outcome = {0};
+    int status = host_open(host, settings);
+    if (status != STATUS_DONE) {
+        return status;
     }
     host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
     /* Before a snapshot reads the whole tree. */
     if (is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
-    opened = host_open_tools(host, settings, &error);
+    result opened = host_open_tools(host, settings, &error);
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
     }
