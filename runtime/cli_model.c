@@ -151,19 +151,70 @@ static const struct cli_option render_options[] = {
     {"json", 0, NULL, "one JSON object with text and ids"},
 };
 
-/* An array of messages, or an object with "messages" and, for its first system message, "tools". */
+/* The first message with "tools" of the request put into it; a request that begins with another
+ * role gets an empty system message. */
+static void
+write_with_tools(struct json_writer *writer, struct json_value messages, struct json_value tools) {
+    struct json_value first = json_first(messages);
+    struct view role = {0};
+    bool has_system =
+        json_as_string(json_get(first, "role"), &role) && view_equals_text(role, "system");
+    json_write_array_begin(writer);
+    json_write_object_begin(writer);
+    if (!has_system) {
+        json_write_key(writer, "role");
+        json_write_text(writer, "system");
+        json_write_key(writer, "content");
+        json_write_text(writer, "");
+    }
+    struct json_value member = json_first(first);
+    for (; has_system && json_type(member) != JSON_ABSENT; member = json_next(member)) {
+        json_write_key_view(writer, json_name(member));
+        json_write_raw(writer, json_raw(member));
+    }
+    json_write_key(writer, "tools");
+    json_write_raw(writer, json_raw(tools));
+    json_write_object_end(writer);
+    struct json_value message = has_system ? json_next(first) : first;
+    for (; json_type(message) != JSON_ABSENT; message = json_next(message)) {
+        json_write_raw(writer, json_raw(message));
+    }
+    json_write_array_end(writer);
+}
+
+static result append_with_tools(
+    struct chat_conversation *out,
+    struct json_value messages,
+    struct json_value tools,
+    struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    struct json_writer writer;
+    json_writer_init(&writer, &text, error);
+    write_with_tools(&writer, messages, tools);
+    TRY(json_writer_finish(&writer));
+    TRY_NOTE(error, json_parse(buffer_view(&text), NULL, &document, error), "conversation");
+    return chat_conversation_append_json(out, json_root(document), error);
+}
+
+/* An array of messages, or an object with "messages" and perhaps "tools", as requests have them. */
 static result
 conversation_parse(struct view text, struct chat_conversation *out, struct error *error) {
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     TRY_NOTE(error, json_parse(text, NULL, &document, error), "conversation");
     struct json_value root = json_root(document);
+    struct json_value messages = root;
     if (json_type(root) == JSON_OBJECT) {
-        TRY_NOTE(error, json_get_array(root, "messages", &root, error), "conversation");
+        TRY_NOTE(error, json_get_array(root, "messages", &messages, error), "conversation");
     }
-    if (json_type(root) != JSON_ARRAY) {
+    if (json_type(messages) != JSON_ARRAY) {
         FAIL(error, INVALID_INPUT, "conversation: neither an array of messages nor an object");
     }
-    return chat_conversation_append_json(out, root, error);
+    struct json_value tools = json_get(root, "tools");
+    return json_type(tools) == JSON_ARRAY ? append_with_tools(out, messages, tools, error)
+                                          : chat_conversation_append_json(out, messages, error);
 }
 
 static result render_make(

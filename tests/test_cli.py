@@ -652,9 +652,13 @@ def test_render_gives_the_prompt_of_the_model():
     for effort, name in [("50", "rendered_prompt_effort_50"), ("off", "rendered_prompt_chat_mode")]:
         done = check(hearth("model", "render", "--effort", effort, text=json.dumps(messages)), 0)
         assert done.stdout.decode() == known[name]
+    bare = [{"role": "system", "content": known["system"]}, messages[1]]
     done = hearth("model", "render", "--effort", "50", "--json",
-                  text=json.dumps({"messages": messages}))
+                  text=json.dumps({"messages": bare, "tools": tools}))
     value = json.loads(done.stdout)
+    assert value["text"] == known["rendered_prompt_effort_50"]
+    check(hearth("model", "render", text=json.dumps({"messages": messages[1:], "tools": tools})), 0,
+          out="### Available Tool Schemas")
     encoded = hearth("model", "tokens", text=value["text"]).stdout.split()
     assert value["ids"] == [int(word) for word in encoded]
     check(hearth("model", "render", text="{}"), 5, err="messages")
