@@ -224,7 +224,7 @@ static result run(const char *directory, int32_t threads, struct error *error) {
     TRY(timed);
     struct engine_plan plan;
     TRY(engine_plan_make(&options, &plan, error));
-    struct ceiling ceiling = ceiling_measure(threads);
+    struct ceiling ceiling = ceiling_measure(threads, CLOCK_MONOTONIC);
     printf("%s, %s\n", info.model_name, info.backend);
     printf(
         "measured ceilings: %.1f GB/s read, %.1f GFLOP/s multiply-add\n",

@@ -445,7 +445,7 @@ int main(int argc, char **argv) {
             if (backend == NULL) {
                 continue;
             }
-            struct ceiling ceiling = ceiling_measure(threads);
+            struct ceiling ceiling = ceiling_measure(threads, bench_clock);
             printf(
                 "%s: ceilings %.0f GFLOP/s, %.1f GB/s\n",
                 backend->description,
