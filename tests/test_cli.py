@@ -341,6 +341,23 @@ def test_same_seed_samples_the_same_text():
     assert texts[0] == texts[1]
 
 
+def test_sampling_defaults_come_from_the_model():
+    needs_sandbox()
+    with Scratch() as scratch:
+        def sampling(*arguments):
+            done = scratch.run("x", "--max-tokens", "1", "--json", *arguments)
+            events = [json.loads(line) for line in done.stdout.splitlines()]
+            session = next(event for event in events if event["event"] == "session")
+            return session["temperature"], session["top_p"]
+        known = json.loads((MINI / "model" / "generation_config.json").read_text())
+        assert sampling() == (known["temperature"], known["top_p"])
+        model = damaged_model(scratch, "generation_config.json", None)
+        assert sampling("--model", model) == (1.0, 0.95)
+        model = damaged_model(scratch, "generation_config.json", b'{"top_p": 0.5}')
+        assert sampling("--model", model) == (1.0, 0.5)
+        assert sampling("--model", model, "--temperature", "0.25", "--top-p", "0.75") == (0.25, 0.75)
+
+
 def test_json_lines_follow_the_schema():
     needs_sandbox()
     with Scratch() as scratch:
@@ -708,6 +725,50 @@ def test_logits_are_the_same_bits_by_any_chunk():
     check(hearth("model", "logits", text=""), 5, err="no token ids")
     check(hearth("model", "logits", text="5000"), 5, err="^hearth: .*5000")
     check(hearth("model", "logits", "--isa", "abacus", text="1"), 5, err="abacus")
+
+
+def wanted_counters(config, count, replay):
+    """What section 3.13 of the specification says runs for a prompt of `count` tokens: per layer the
+    rows, and of those that choose entries the number and the index rows (None: at most the pool)."""
+    layers = config["num_hidden_layers"]
+    encoder = config["kv_source_layer_ids"][-1]
+    pool = config["candidate_topk_blocks"] * config["candidate_block_size"]
+    wanted = []
+    for layer in range(layers):
+        rows = count
+        if layer >= encoder:
+            window = config["sliding_window"]
+            rows = window if replay else 1 + (layers - 1 - layer) * (window - 1)
+        scores = []
+        if layer in config["index_source_layer_ids"]:
+            ratio = config["compress_ratios"][layer]
+            visible = [(p + 1) // ratio for p in range(count - rows, count)]
+            scores = [n for n in visible if n > config["index_topk"]]
+        is_full = layer in config["kv_source_layer_ids"]
+        wanted.append((rows, len(scores), sum(scores) if is_full or not scores else None, pool))
+    return wanted
+
+
+def test_counters_of_a_long_prompt_are_exactly_what_it_needs():
+    model = ROOT / "tests" / "data" / "golden" / "tiny-a"
+    config = json.loads((model / "config.json").read_text())["text_config"]
+    count = 1000 if is_slow_build() else 4000
+    ids = " ".join(str(3 + i * 7919 % 1200) for i in range(count))
+    for window in ["exact", "replay"]:
+        done = check(hearth("model", "logits", "--model", str(model), "--last", "--stats", "--json",
+                            "--window", window, text=ids), 0)
+        stats = json.loads(done.stdout.splitlines()[-1])["stats"]
+        wanted = wanted_counters(config, count, window == "replay")
+        assert [layer["rows_full"] for layer in stats] == [rows for rows, _, _, _ in wanted], stats
+        assert [layer["topk_runs"] for layer in stats] == [runs for _, runs, _, _ in wanted], stats
+        for layer, (_, runs, index_rows, pool) in zip(stats, wanted):
+            if index_rows is None:
+                assert 0 < layer["index_rows"] <= runs * pool, layer
+                assert layer["index_rows_max"] <= pool, layer
+            else:
+                assert layer["index_rows"] == index_rows, layer
+        if window == "exact" and count == 4000:
+            assert [layer["rows_full"] for layer in stats] == 5 * [4000] + [61, 46, 31, 16, 1]
 
 
 def test_inspect_reports_the_model():
