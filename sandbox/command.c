@@ -133,7 +133,8 @@ static result take_option(int id, const char *value, struct run_options *run, st
         run->help = true;
         return OK;
     default:
-        FAIL(error, INVALID_INPUT, "unknown option or missing value; see --help");
+        ASSERT(false); // parse_run has dealt with what getopt refuses
+        return OK;
     }
 }
 
@@ -158,18 +159,22 @@ static result parse_run(int argc, char *const *argv, struct run_options *run, st
     optind = 1;
     opterr = 0;
     for (;;) {
-        int id = getopt_long(argc, argv, "+C:", options, NULL); // '+': stop at the command
+        int id = getopt_long(argc, argv, "+:C:", options, NULL); // '+': stop at the command
         if (id < 0) {
             break;
+        }
+        if (id == '?' || id == ':') {
+            const char *what = id == ':' ? "value missing after" : "unknown option";
+            FAIL(error, INVALID_INPUT, "%s '%.60s'", what, argv[optind - 1]);
         }
         TRY(take_option(id, optarg, run, error));
     }
     run->command_at = optind;
     if (!run->help && run->policy.workspace == NULL) {
-        FAIL(error, INVALID_INPUT, "-C DIR is missing; see --help");
+        FAIL(error, INVALID_INPUT, "-C DIR is missing");
     }
     if (!run->help && optind >= argc) {
-        FAIL(error, INVALID_INPUT, "no command; see --help");
+        FAIL(error, INVALID_INPUT, "no command");
     }
     return OK;
 }
@@ -352,7 +357,11 @@ result sandbox_command_run(
     struct error usage_error = {0};
     if (is_failed(parse_run(argc, argv, &run, &usage_error))) {
         *exit_status = STATUS_USAGE;
-        return complain("", usage_error.message, error);
+        TRY(complain("", usage_error.message, error));
+        struct view usage = view_of_text(run_usage);
+        return write_all(
+            STDERR_FILENO, view_slice(usage, 0, view_find(usage, view_of("\n", 1), 0) + 1), error
+        );
     }
     if (run.help) {
         *exit_status = 0;
@@ -403,7 +412,7 @@ static result do_file(
         return beneath_remove(root, path, error);
     }
     *is_known = false;
-    FAIL(error, INVALID_INPUT, "unknown function '%.60s'; see --help", verb);
+    FAIL(error, INVALID_INPUT, "unknown function '%.60s'", verb);
 }
 
 result sandbox_command_file(int argc, char *const *argv, int *exit_status, struct error *error) {
