@@ -171,8 +171,8 @@ struct logits_request {
     enum window_mode window;
 };
 
-/* With WINDOW_REPLAY only the last W positions have logits. Calls `row` with position and [V] FP32 logits, in order, on the engine thread's behalf; blocks.
- * `counters` [layers] may be null. Expected errors as engine_generate. Not while generations run. */
+/* Calls `row` with position and [V] FP32 logits, in order, on the engine thread's behalf; blocks. With
+ * WINDOW_REPLAY only the last W positions have logits. `counters` [layers] may be null. Expected errors as engine_generate. Not while generations run. */
 MUST_CHECK result engine_logits(
     struct engine *engine,
     const struct logits_request *request,

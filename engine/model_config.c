@@ -179,6 +179,37 @@ static result read_constants(struct json_value text, struct model_config *c, str
     return OK;
 }
 
+static result
+read_engram_rows(struct json_value text, struct model_config *c, struct error *error) {
+    struct json_value rows;
+    TRY(json_get_array(text, "engram_num_embeddings", &rows, error));
+    if (json_count(rows) != (size_t)c->engram_count) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "'engram_num_embeddings' has %zu numbers, 'engram_layer_ids' %d",
+            json_count(rows),
+            c->engram_count
+        );
+    }
+    int32_t slot = 0;
+    for (struct json_value v = json_first(rows); json_type(v) != JSON_ABSENT; v = json_next(v)) {
+        int64_t count = 0;
+        if (!json_as_i64(v, &count) || count < 1 || count > INT32_MAX) {
+            FAIL(
+                error,
+                INVALID_INPUT,
+                "'engram_num_embeddings'[%d] is %.*s, allowed are 1 to %d",
+                slot,
+                VIEW_ARGUMENTS(view_slice(json_raw(v), 0, 40)),
+                INT32_MAX
+            );
+        }
+        c->engram_rows[slot++] = count;
+    }
+    return OK;
+}
+
 static result read_engram(struct json_value text, struct model_config *c, struct error *error) {
     if (json_type(json_get(text, "engram_layer_ids")) == JSON_ABSENT) {
         return OK;
@@ -224,34 +255,7 @@ static result read_engram(struct json_value text, struct model_config *c, struct
         FAIL(error, INVALID_INPUT, "'engram_pad_token_id' is missing");
     }
     c->engram_pad_id = narrow_i32(pad);
-
-    struct json_value rows;
-    TRY(json_get_array(text, "engram_num_embeddings", &rows, error));
-    if (json_count(rows) != (size_t)c->engram_count) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "'engram_num_embeddings' has %zu numbers, 'engram_layer_ids' %d",
-            json_count(rows),
-            c->engram_count
-        );
-    }
-    int32_t slot = 0;
-    for (struct json_value v = json_first(rows); json_type(v) != JSON_ABSENT; v = json_next(v)) {
-        int64_t count = 0;
-        if (!json_as_i64(v, &count) || count < 1 || count > INT32_MAX) {
-            FAIL(
-                error,
-                INVALID_INPUT,
-                "'engram_num_embeddings'[%d] is %.*s, allowed are 1 to %d",
-                slot,
-                VIEW_ARGUMENTS(view_slice(json_raw(v), 0, 40)),
-                INT32_MAX
-            );
-        }
-        c->engram_rows[slot++] = count;
-    }
-    return OK;
+    return read_engram_rows(text, c, error);
 }
 
 static result read_draft(struct json_value text, struct model_config *c, struct error *error) {

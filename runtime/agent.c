@@ -639,10 +639,6 @@ const struct chat_call *agent_call(const struct agent *agent, size_t index) {
     return &chat_conversation_messages(agent->conversation)[agent->turn_message].calls[index];
 }
 
-size_t agent_call_count(const struct agent *agent) {
-    return agent->call_count;
-}
-
 enum agent_stop agent_stop(const struct agent *agent) {
     return agent->stop;
 }

@@ -143,7 +143,6 @@ const struct chat_conversation *agent_conversation(const struct agent *agent);
 struct chat_options agent_chat_options(const struct agent *agent);
 /* Call `index` of the present turn; borrowed until the next event. */
 const struct chat_call *agent_call(const struct agent *agent, size_t index);
-size_t agent_call_count(const struct agent *agent); /* of the present turn */
 enum agent_stop agent_stop(const struct agent *agent);
 /* Numbers or the error behind the stop, one line; "" when the name says it all. */
 const char *agent_stop_detail(const struct agent *agent);

@@ -686,10 +686,6 @@ bool sandbox_call_step(struct sandbox_call *call) {
     return call->phase == PHASE_FINISHED;
 }
 
-bool sandbox_call_is_finished(const struct sandbox_call *call) {
-    return call->phase == PHASE_FINISHED;
-}
-
 const struct sandbox_outcome *sandbox_call_outcome(const struct sandbox_call *call) {
     ASSERT(call->phase == PHASE_FINISHED);
     return &call->outcome;

@@ -144,7 +144,6 @@ bool sandbox_call_step(struct sandbox_call *call);
 /* Ends the command: SIGTERM now, SIGKILL 2 s later. Keep stepping until finished. A second cancel
  * sends SIGKILL at once. */
 void sandbox_call_cancel(struct sandbox_call *call);
-bool sandbox_call_is_finished(const struct sandbox_call *call);
 /* Only when finished. Borrowed. */
 const struct sandbox_outcome *sandbox_call_outcome(const struct sandbox_call *call);
 /* Kills and waits for what still runs (at most 3 s). */

@@ -68,8 +68,6 @@ void session_store_cleanup(struct session_store **store); /* for CLEANUP */
 /* Runs PRAGMA integrity_check and foreign_key_check over everything; slow on large stores.
  * Expected errors: CORRUPT (with SQLite's first finding). */
 MUST_CHECK result session_store_verify(struct session_store *store, struct error *error);
-/* Where the database lies; borrowed. */
-const char *session_store_path(const struct session_store *store);
 /* What the opening writer found left open by a writer that died. */
 int64_t session_store_interrupted_count(const struct session_store *store);
 

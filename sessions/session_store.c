@@ -706,10 +706,6 @@ result session_store_verify(struct session_store *store, struct error *error) {
     return OK;
 }
 
-const char *session_store_path(const struct session_store *store) {
-    return store->path;
-}
-
 int64_t session_store_interrupted_count(const struct session_store *store) {
     return store->interrupted_count;
 }

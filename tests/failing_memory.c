@@ -1,6 +1,8 @@
 /* See the header. The names are what ld --wrap asks for. */
 #include "failing_memory.h"
 
+#include <stdatomic.h>
+
 void *__real_malloc(size_t bytes);               // NOLINT(bugprone-reserved-identifier)
 void *__real_calloc(size_t count, size_t bytes); // NOLINT(bugprone-reserved-identifier)
 void *__real_realloc(void *old, size_t bytes);   // NOLINT(bugprone-reserved-identifier)
@@ -10,6 +12,7 @@ void *__wrap_realloc(void *old, size_t bytes);   // NOLINT(bugprone-reserved-ide
 
 static size_t countdown;
 static bool fired;
+static atomic_size_t allocations;
 
 void failing_memory_arm(size_t nth) {
     countdown = nth;
@@ -20,7 +23,12 @@ bool failing_memory_fired(void) {
     return fired;
 }
 
+size_t failing_memory_count(void) {
+    return atomic_load(&allocations);
+}
+
 static bool has_to_fail(void) {
+    atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed); /* only the sum counts */
     if (countdown == 0) {
         return false;
     }

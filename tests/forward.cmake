@@ -12,4 +12,4 @@ hearth_test(test_engine SOURCES test_engine.c test_safetensors.c LIBRARIES engin
 hearth_test(test_engine_memory SOURCES test_engine_memory.c test_safetensors.c failing_memory.c
     LIBRARIES engine kernels base)
 target_link_options(test_engine_memory PRIVATE
-    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc)

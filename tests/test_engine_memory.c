@@ -1,21 +1,37 @@
 /* Opening an engine while the nth allocation fails: an error each time, nothing left behind (the leak
- * sanitizer watches), and it opens when memory is back. */
+ * sanitizer watches), and it opens when memory is back. And once it is open, tokens allocate nothing. */
 #include "engine/engine.h"
 #include "failing_memory.h"
 #include "test_safetensors.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 
 #include <cmocka.h>
 
 #define ALLOCATIONS_MAX 200000
 
+/* Memory of the backend comes aligned, which failing_memory.c does not count. */
+static atomic_size_t aligned_allocations;
+void *__real_aligned_alloc(size_t alignment, size_t bytes); // NOLINT(bugprone-reserved-identifier)
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes); // NOLINT(bugprone-reserved-identifier)
+
+void *__wrap_aligned_alloc(size_t alignment, size_t bytes) {
+    atomic_fetch_add(&aligned_allocations, 1);
+    return __real_aligned_alloc(alignment, bytes);
+}
+
+static void find_model(char path[TEST_PATH_MAX]) {
+    assert_true(test_data_find(path, "golden/tiny-a/config.json"));
+    path[strlen(path) - strlen("/config.json")] = '\0';
+}
+
 static void open_survives_any_failed_allocation(void **state) {
     (void)state;
     char path[TEST_PATH_MAX];
-    assert_true(test_data_find(path, "golden/tiny-a/config.json"));
-    path[strlen(path) - strlen("/config.json")] = '\0';
+    find_model(path);
     struct engine_options options = {
         .model_directory = path, .threads = 1, .context_max = 64, .step_rows_max = 8};
     bool fired = true;
@@ -41,8 +57,48 @@ static void open_survives_any_failed_allocation(void **state) {
     print_message("%zu failed allocations tried\n", tried);
 }
 
+static void tokens_allocate_nothing_after_start(void **state) {
+    (void)state;
+    enum { PROMPT = 50, SAMPLED = 40 };
+    char path[TEST_PATH_MAX];
+    find_model(path);
+    struct engine_options options = {
+        .model_directory = path, .threads = 2, .context_max = 128, .step_rows_max = 8};
+    struct engine *engine = NULL;
+    struct error error = {0};
+    uint64_t sequence = 0;
+    assert_true(is_ok(engine_open(&options, &engine, &error)));
+    assert_true(atomic_load(&aligned_allocations) > 0);
+    assert_true(is_ok(engine_sequence_create(engine, &sequence, &error)));
+    int32_t ids[PROMPT];
+    for (int32_t i = 0; i < PROMPT; i++) {
+        ids[i] = 3 + (i * 37) % 1000;
+    }
+    struct generation_request request = {
+        .sequence = sequence,
+        .append = ids,
+        .append_count = PROMPT,
+        .sampling = {.temperature = 1.0, .top_p = 0.9, .seed = 1},
+        .tokens_max = SAMPLED,
+    };
+    size_t before = failing_memory_count();
+    size_t aligned_before = atomic_load(&aligned_allocations);
+    assert_true(is_ok(engine_generate(engine, &request, &error)));
+    struct engine_event event = {.type = ENGINE_PROGRESS};
+    while (event.type != ENGINE_FINISHED) {
+        if (!engine_next_event(engine, &event)) {
+            (void)sched_yield();
+        }
+    }
+    assert_true(event.facts.sampled > 1);
+    assert_int_equal(failing_memory_count() - before, 1); /* the request's copy of the ids */
+    assert_int_equal(atomic_load(&aligned_allocations), aligned_before);
+    engine_close(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_allocate_nothing_after_start),
         cmocka_unit_test(open_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,7 +107,7 @@ check_bf16(struct blocks *blocks, int32_t layer, const char *what, const uint16_
     check_bf16_rows(blocks, layer, what, got, NULL);
 }
 
-/* 1e-5 relative to the largest value of the row. */
+/* 1e-5 relative; values below 1e-3 count as 1e-3. */
 static void check_f32(struct blocks *blocks, int32_t layer, const char *what, const float *got) {
     if (!has(blocks, layer, what)) {
         return;
