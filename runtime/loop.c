@@ -9,6 +9,7 @@
 
 #define STATUS_INTERVAL_MS 100
 #define LOGPROB_BYTES_MAX  ((size_t)64 << 20)
+#define SNAPSHOT_GRACE_MS  500 /* for a snapshot after the run was stopped */
 
 struct loop {
     uv_loop_t uv;
@@ -206,7 +207,13 @@ static void show_session(struct run *run) {
 
 static void show_finished(struct run *run) {
     enum agent_stop stop = agent_stop(run->agent);
-    if (run->options->workspace != NULL) {
+    if (run->recorder.difference_is_unknown) {
+        struct run_event note = {
+            .type = RUN_NOTE,
+            .text = view_of_text("what changed is not known: there was no time for a snapshot"),
+        };
+        show(run, &note);
+    } else if (run->options->workspace != NULL) {
         struct run_event changes = {
             .type = RUN_CHANGES,
             .difference = &run->recorder.difference,
@@ -572,8 +579,19 @@ static void wake_came(uv_async_t *handle) {
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
+/* The run is to stop: snapshots of a very large workspace must not hold it up (promise P5). */
+static void limit_snapshots(struct run *run) {
+    if (run->options->workspace != NULL) {
+        workspace_limit_time(run->options->workspace, now_ms(run) + SNAPSHOT_GRACE_MS);
+    }
+}
+
 static void deadline_came(uv_timer_t *timer) {
-    dispatch(timer->data, &(struct agent_event){.type = AGENT_TIME});
+    struct run *run = timer->data;
+    if (now_ms(run) >= agent_deadline_ms(run->agent)) {
+        limit_snapshots(run);
+    }
+    dispatch(run, &(struct agent_event){.type = AGENT_TIME});
 }
 
 static void wait_until(struct run *run, int64_t wake_ms) {
@@ -633,6 +651,7 @@ static void signal_came(uv_signal_t *handle, int number) {
         .text = view_of_text("stopping; once more to kill"),
     };
     show(run, &note);
+    limit_snapshots(run);
     const char *detail = number == SIGTERM ? "by SIGTERM" : "by the user";
     dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
 }

@@ -13,11 +13,13 @@ static result snapshot(struct recorder *recorder, const char *message, struct er
         return OK;
     }
     struct workspace_snapshot taken;
-    TRY_NOTE(
-        error,
-        workspace_take_snapshot(recorder->workspace, message, &taken, error),
-        "while taking a snapshot of the workspace"
-    );
+    result took = workspace_take_snapshot(recorder->workspace, message, &taken, error);
+    if (took.code == RESULT_TIMEOUT) {
+        /* The run is to end now (P5): what follows is recorded without a state of the tree. */
+        recorder->commit_last[0] = '\0';
+        return OK;
+    }
+    TRY_NOTE(error, took, "while taking a snapshot of the workspace");
     memcpy(recorder->commit_last, taken.commit, sizeof recorder->commit_last);
     recorder->tree_may_differ = false;
     return OK;
@@ -304,7 +306,9 @@ recorder_end(struct recorder *recorder, const struct recorder_end *end, struct e
     if (recorder->tree_may_differ) {
         TRY(snapshot(recorder, "after the run", error));
     }
-    if (recorder->workspace != NULL && recorder->commit_first[0] != '\0') {
+    bool is_known = recorder->commit_first[0] != '\0' && recorder->commit_last[0] != '\0';
+    recorder->difference_is_unknown = recorder->workspace != NULL && !is_known;
+    if (recorder->workspace != NULL && is_known) {
         TRY_NOTE(
             error,
             workspace_compare(

@@ -29,6 +29,7 @@ struct recorder {
     char commit_last[WORKSPACE_COMMIT_BYTES];
     bool tree_may_differ;                   /* a tool ran since the last snapshot */
     struct workspace_difference difference; /* of the whole run, after recorder_end */
+    bool difference_is_unknown;             /* a snapshot was cut short */
 };
 
 /* Patch text kept of a run's difference. */

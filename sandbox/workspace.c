@@ -12,10 +12,12 @@
 #include <fcntl.h>
 #include <git2.h>
 #include <git2/sys/repository.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "lock.h"
 #include "resolve.h"
 #include "tree_files.h"
@@ -34,6 +36,7 @@ struct workspace {
     git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
     git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
     git_index *cache;
+    atomic_int_least64_t until_ms; /* written by any thread; a late read costs one more file */
 };
 
 static result git_failed(struct error *error, int status, const char *what) {
@@ -205,6 +208,7 @@ result workspace_open(
         FAIL(error, MEMORY, "no memory for a workspace");
     }
     workspace->root_fd = -1;
+    atomic_init(&workspace->until_ms, INT64_MAX);
     result opened = open_parts(workspace, directory, store, error);
     if (is_failed(opened)) {
         workspace_close(workspace);
@@ -394,9 +398,22 @@ static bool is_ignored(const struct walk *walk, const char *path, bool is_direct
     return git_ignore_path_is_ignored(&ignored, walk->workspace->ignore, text) == 0 && ignored != 0;
 }
 
+static result check_time(const struct workspace *workspace, struct error *error) {
+    int64_t until_ms = atomic_load_explicit(&workspace->until_ms, memory_order_relaxed);
+    if (until_ms == INT64_MAX) {
+        return OK;
+    }
+    struct clock clock = clock_real();
+    if (clock_monotonic_ms(&clock) >= until_ms) {
+        FAIL(error, TIMEOUT, "no time is left for a snapshot of '%.300s'", workspace->directory);
+    }
+    return OK;
+}
+
 static result look_at(
     struct walk *walk, int directory, const char *parent, const char *name, struct error *error
 ) {
+    TRY(check_time(walk->workspace, error));
     char path[PATH_BYTES_MAX];
     int length = snprintf(path, sizeof path, "%s%s%s", parent, parent[0] != '\0' ? "/" : "", name);
     struct stat about;
@@ -538,6 +555,10 @@ result workspace_take_snapshot(
     git_oid_tostr(snapshot.commit, sizeof snapshot.commit, &commit);
     *out = snapshot;
     return OK;
+}
+
+void workspace_limit_time(struct workspace *workspace, int64_t until_ms) {
+    atomic_store_explicit(&workspace->until_ms, until_ms, memory_order_relaxed);
 }
 
 /* ---- compare -------------------------------------------------------------------------------- */

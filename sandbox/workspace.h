@@ -31,13 +31,17 @@ struct workspace_snapshot {
 };
 
 /* Records the tree as it is; unchanged files are not read again. `message` becomes the commit's.
- * Expected errors: IO, MEMORY. */
+ * Expected errors: IO, MEMORY, TIMEOUT (see workspace_limit_time). */
 MUST_CHECK result workspace_take_snapshot(
     struct workspace *workspace,
     const char *message,
     struct workspace_snapshot *out,
     struct error *error
 );
+
+/* Snapshots, the one in progress too, fail with TIMEOUT once the monotonic clock has reached
+ * `until_ms`; INT64_MAX (the beginning) for no limit. Thread: any, at any time. */
+void workspace_limit_time(struct workspace *workspace, int64_t until_ms);
 
 enum workspace_change { WORKSPACE_ADDED, WORKSPACE_DELETED, WORKSPACE_MODIFIED, WORKSPACE_TYPE };
 

@@ -409,6 +409,20 @@ def test_time_budget_ends_a_running_command():
         assert scratch.tree()["stop_reason"] == "time"
 
 
+def test_time_budget_ends_the_snapshot_of_a_large_workspace():
+    with Scratch() as scratch:
+        for folder in range(50):
+            (scratch.work / str(folder)).mkdir(parents=True)
+            for name in range(400):
+                (scratch.work / str(folder) / str(name)).write_text(f"{folder} {name}\n")
+        started = time.monotonic()
+        ran = scratch.run("List the files.", *GREEDY, "--max-time", "0.2s")
+        seconds = time.monotonic() - started
+        check(ran, 4, out="what changed is not known")
+        assert seconds < 20, seconds
+        assert scratch.tree()["stop_reason"] == "time"
+
+
 def test_interrupt_stops_cleanly_and_keeps_everything():
     needs_sandbox()
     for number in [signal.SIGINT, signal.SIGTERM]:

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "sandbox/lock.h"
 #include "sandbox/workspace.h"
 
@@ -89,6 +90,21 @@ static void snapshot_of_the_same_tree_is_the_same(void **state) {
     assert_true(is_ok(open_again())); // the store outlives the process
     second = snapshot();
     assert_string_equal(first.commit, second.commit);
+}
+
+static void snapshot_ends_when_its_time_is_over(void **state) {
+    (void)state;
+    struct clock clock = clock_real();
+    struct workspace_snapshot taken;
+    struct error error = {0};
+    workspace_limit_time(workspace, clock_monotonic_ms(&clock));
+    assert_int_equal(
+        workspace_take_snapshot(workspace, "late", &taken, &error).code, RESULT_TIMEOUT
+    );
+    workspace_limit_time(workspace, clock_monotonic_ms(&clock) + 600000);
+    assert_true(is_ok(workspace_take_snapshot(workspace, "in time", &taken, &error)));
+    workspace_limit_time(workspace, INT64_MAX);
+    assert_true(is_ok(workspace_take_snapshot(workspace, "unlimited", &taken, &error)));
 }
 
 static void change_within_the_clock_step_is_seen(void **state) {
@@ -297,6 +313,7 @@ static void wrong_names_are_errors(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(snapshot_of_the_same_tree_is_the_same),
+        TEST(snapshot_ends_when_its_time_is_over),
         TEST(change_within_the_clock_step_is_seen),
         TEST(difference_has_counts_and_text),
         TEST(attributes_of_the_tree_do_not_hide_a_change),
