@@ -92,6 +92,9 @@ static void sets_parse_from_names(void **state) {
     }
 }
 
+/* As many bytes as a message shows. */
+#define LONG_NAME "a234567890123456789012345678901234567890123456789012345678901234"
+
 static void schemas_outside_the_subset_are_named(void **state) {
     (void)state;
     static const struct {
@@ -113,6 +116,9 @@ static void schemas_outside_the_subset_are_named(void **state) {
          RESULT_UNSUPPORTED,
          "enum"},
         {"{\"type\":\"object\",\"properties\":{\"a\":1}}", RESULT_INVALID_INPUT, "'a'"},
+        {"{\"type\":\"object\",\"properties\":{\"" LONG_NAME "end\":1}}",
+         RESULT_INVALID_INPUT,
+         "'" LONG_NAME "' is no object"},
         {"{\"type\":\"object\",\"properties\":{},\"required\":[\"b\"]}",
          RESULT_INVALID_INPUT,
          "required"},

@@ -2,6 +2,8 @@
  * what was given and what is wanted, and list the parameters: a model can repair its call. */
 #include "tool_schema.h"
 
+#define NAME_SHOWN_BYTES 64 /* of a property's name in a message */
+
 static const char *const schema_types[] = {
     "object", "string", "integer", "number", "boolean", "array"};
 
@@ -52,7 +54,9 @@ static result check_property(struct json_value property, struct error *error) {
     static const char *const keywords[] = {
         "type", "description", "enum", "minimum", "maximum", "items"};
     char where[80];
-    (void)snprintf(where, sizeof where, "property '%.*s'", VIEW_ARGUMENTS(json_name(property)));
+    struct view name = json_name(property);
+    int shown = name.length > NAME_SHOWN_BYTES ? NAME_SHOWN_BYTES : (int)name.length;
+    (void)snprintf(where, sizeof where, "property '%.*s'", shown, (const char *)name.data);
     if (json_type(property) != JSON_OBJECT) {
         FAIL(error, INVALID_INPUT, "%s is no object", where);
     }
