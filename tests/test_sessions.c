@@ -1,4 +1,5 @@
 /* The session store: what is written comes back, order and counters are enforced, one writer. */
+#include "sessions/session_internal.h"
 #include "sessions_support.h"
 
 #include <math.h>
@@ -74,6 +75,17 @@ static void session_written_comes_back_whole(void **state) {
     const struct session_turn *second = &tree->agents[0].turns[1];
     assert_int_equal(second->index, 1);
     assert_int_equal(second->messages[0].call, tree->agents[0].turns[0].calls[0].number);
+}
+
+static void every_commit_is_flushed(void **state) {
+    const struct folder *folder = *state;
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    char value[16];
+    MUST(store_query_text(store, "PRAGMA journal_mode", value, sizeof value, &must_error));
+    assert_string_equal(value, "wal");
+    MUST(store_query_text(store, "PRAGMA synchronous", value, sizeof value, &must_error));
+    assert_string_equal(value, "2"); /* FULL */
 }
 
 static void session_without_blobs_keeps_the_rest(void **state) {
@@ -439,6 +451,7 @@ static void arena_refuses_more_than_its_ceiling(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         STORE_TEST(session_written_comes_back_whole),
+        STORE_TEST(every_commit_is_flushed),
         STORE_TEST(session_without_blobs_keeps_the_rest),
         STORE_TEST(session_json_is_strict_and_complete),
         STORE_TEST(append_out_of_order_is_refused),
