@@ -488,6 +488,17 @@ void engine_cancel(struct engine *engine, uint64_t sequence) {
     unlock(engine);
 }
 
+const char *finish_reason_name(enum finish_reason reason) {
+    static const char *const names[] = {
+        [FINISH_EOS] = "end",
+        [FINISH_LENGTH] = "length",
+        [FINISH_CONTEXT] = "context",
+        [FINISH_CANCELLED] = "cancelled",
+        [FINISH_ERROR] = "error",
+    };
+    return names[reason];
+}
+
 bool engine_next_event(struct engine *engine, struct engine_event *out) {
     lock(engine);
     bool has_event = engine->event_count > 0;

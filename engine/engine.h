@@ -121,6 +121,8 @@ enum finish_reason {
     FINISH_CANCELLED,
     FINISH_ERROR /* event.error says what */
 };
+/* "end", "length", "context", "cancelled", "error"; static. Any thread. */
+const char *finish_reason_name(enum finish_reason reason);
 
 /* Facts of one generation; evaluated + reused = prompt tokens (promise P8), rebuilt apart. */
 struct generation_facts {

@@ -16,17 +16,6 @@ static void write_view(struct json_writer *writer, const char *key, struct view 
     json_write_string(writer, text);
 }
 
-static const char *finish_reason_name(enum finish_reason reason) {
-    static const char *const names[] = {
-        [FINISH_EOS] = "end",
-        [FINISH_LENGTH] = "length",
-        [FINISH_CONTEXT] = "context",
-        [FINISH_CANCELLED] = "cancelled",
-        [FINISH_ERROR] = "error",
-    };
-    return names[reason];
-}
-
 static void write_session(struct json_writer *writer, const struct run_event *event) {
     write_text(writer, "session", event->session_id);
     write_view(writer, "task", event->task);

@@ -174,17 +174,6 @@ result recorder_output(
     return OK;
 }
 
-static const char *finish_name(enum finish_reason reason) {
-    static const char *const names[] = {
-        [FINISH_EOS] = "end",
-        [FINISH_LENGTH] = "length",
-        [FINISH_CONTEXT] = "context",
-        [FINISH_CANCELLED] = "cancelled",
-        [FINISH_ERROR] = "error",
-    };
-    return names[reason];
-}
-
 static const char *window_source_name(const char *source) {
     return source == NULL || strcmp(source, "cold") == 0 ? "none" : source;
 }
@@ -219,7 +208,7 @@ result recorder_turn_end(
         .output_tokens = facts->sampled,
         .prefill_ms = facts->prefill_us / 1000,
         .decode_ms = facts->decode_us / 1000,
-        .stop_reason = view_of_text(finish_name(reason)),
+        .stop_reason = view_of_text(finish_reason_name(reason)),
     };
     return session_turn_finish(recorder->store, recorder->turn, &end, error);
 }
