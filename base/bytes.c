@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct view view_of(const void *data, size_t length) {
@@ -398,13 +399,18 @@ bool parse_double(struct view text, double *out) {
 }
 
 result file_read(const char *path, struct buffer *out, struct error *error) {
-    CLEANUP(fd_cleanup) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    // Not blocking, so that a FIFO in the file's place is refused instead of waited for.
+    CLEANUP(fd_cleanup) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
         int code = errno;
         if (code == ENOENT || code == ENOTDIR) {
             FAIL_FOREIGN(error, NOT_FOUND, code, "%s: no such file", path);
         }
         FAIL_FOREIGN(error, IO, code, "%s: cannot open: %s", path, strerror(code));
+    }
+    struct stat status;
+    if (fstat(fd, &status) != 0 || (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))) {
+        FAIL(error, INVALID_INPUT, "%s is no regular file", path);
     }
     for (;;) {
         TRY_NOTE(

@@ -93,7 +93,8 @@ bool parse_i64(struct view text, int64_t *out);
 /* Finite decimal number over the whole view. */
 bool parse_double(struct view text, double *out);
 
-/* Whole file into a buffer. Expected errors: NOT_FOUND, IO, LIMIT (over the ceiling). */
+/* Whole regular file into a buffer; never waits. Expected errors: NOT_FOUND, INVALID_INPUT (a FIFO,
+ * a device), IO, LIMIT (over the ceiling). */
 MUST_CHECK result file_read(const char *path, struct buffer *out, struct error *error);
 
 #endif

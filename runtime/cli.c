@@ -2,6 +2,7 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -39,7 +40,9 @@ static void print_usage(FILE *file, const struct cli_command *command) {
         command->path,
         command->operands[0] ? " " : "",
         command->operands,
-        command->option_count > 0 ? " [OPTION]..." : ""
+        command->option_count > 0 && strstr(command->operands, "[OPTION]...") == NULL
+            ? " [OPTION]..."
+            : ""
     );
 }
 
@@ -259,7 +262,7 @@ bool cli_duration(const struct cli_arguments *arguments, const char *name, int64
 
 /* ---- input, output -------------------------------------------------------------------------- */
 
-static result read_stream(int fd, struct buffer *out, struct error *error) {
+static result read_stream(int fd, const char *name, struct buffer *out, struct error *error) {
     char piece[65536];
     for (;;) {
         ssize_t count = read(fd, piece, sizeof piece);
@@ -269,7 +272,7 @@ static result read_stream(int fd, struct buffer *out, struct error *error) {
         if (count < 0) {
             int error_number = errno;
             FAIL_FOREIGN(
-                error, IO, error_number, "cannot read standard input: %s", strerror(error_number)
+                error, IO, error_number, "cannot read %s: %s", name, strerror(error_number)
             );
         }
         if (count == 0) {
@@ -278,7 +281,8 @@ static result read_stream(int fd, struct buffer *out, struct error *error) {
         TRY_NOTE(
             error,
             buffer_append(out, view_of(piece, (size_t)count), error),
-            "while reading standard input"
+            "while reading %s",
+            name
         );
     }
 }
@@ -286,10 +290,15 @@ static result read_stream(int fd, struct buffer *out, struct error *error) {
 result cli_input(const char *word, bool word_is_path, struct buffer *out, struct error *error) {
     buffer_init(out, INPUT_BYTES_MAX);
     if (word == NULL || (word_is_path && strcmp(word, "-") == 0)) {
-        return read_stream(STDIN_FILENO, out, error);
+        return read_stream(STDIN_FILENO, "standard input", out, error);
     }
-    if (word_is_path) {
-        return file_read(word, out, error);
+    if (word_is_path) { /* a pipe too, such as a shell's <(command) */
+        CLEANUP(fd_cleanup) int fd = open(word, O_RDONLY | O_CLOEXEC);
+        if (fd < 0) {
+            int code = errno;
+            FAIL_FOREIGN(error, IO, code, "%.300s: cannot open: %s", word, strerror(code));
+        }
+        return read_stream(fd, word, out, error);
     }
     return buffer_append_text(out, word, error);
 }

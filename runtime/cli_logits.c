@@ -248,7 +248,7 @@ logits_settings_read(const struct cli_arguments *arguments, struct logits_settin
     settings->top = 5;
     if (!cli_i64(arguments, "chunk", 0, INT32_MAX, &settings->chunk) ||
         !cli_i64(arguments, "top", 1, LOGITS_TOP_MAX, &settings->top) ||
-        !cli_i64(arguments, "threads", 1, 1024, &settings->threads)) {
+        !cli_i64(arguments, "threads", 1, 256, &settings->threads)) {
         return STATUS_USAGE;
     }
     const char *window = cli_value(arguments, "window");

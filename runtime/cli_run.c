@@ -22,7 +22,7 @@
 static const struct cli_option run_options_table[] = {
     {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
     {"model", 0, "DIR", "model in the official layout (default: the bundled one)"},
-    {"effort", 0, "N", "1 to 100, or low (50), high (75), max (100), off (no thinking)"},
+    {"effort", 0, "N", "1 to 100, low, high, max, off (default: the model's agent.json, else 75)"},
     {"temperature", 0, "T", "0 is greedy (default: generation_config.json, else 1.0)"},
     {"top-p", 0, "P", "above 0, at most 1 (default: generation_config.json, else 0.95)"},
     {"seed", 0, "N", "of the sampler (default: drawn, and recorded)"},
@@ -103,7 +103,7 @@ static int settings_numbers(struct run_settings *settings) {
         !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
         !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
         !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
-        !cli_i64(arguments, "threads", 1, 1024, &settings->threads)) {
+        !cli_i64(arguments, "threads", 1, 256, &settings->threads)) {
         return STATUS_USAGE;
     }
     if (effort != NULL &&
@@ -428,6 +428,7 @@ static result run_agent(
 static int host_open(struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
     struct probe_job probe = {0};
+    host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
     probe_start(&probe);
     result opened = host_open_store(host, settings, &error);
     if (is_ok(opened)) {
@@ -441,6 +442,11 @@ static int host_open(struct run_host *host, const struct run_settings *settings)
     }
     probe_join(&probe);
     host->sandbox = probe.sandbox; /* host_close closes it */
+    struct error place = {0};
+    if (opened.code == RESULT_INVALID_INPUT && host->sandbox != NULL &&
+        is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &place))) {
+        return cli_fail(STATUS_REFUSED, "%s", place.message); /* the better reason */
+    }
     return cli_fail_error(opened, &error);
 }
 
@@ -451,7 +457,6 @@ static int run_opened(struct run_host *host, const struct run_settings *settings
     if (status != STATUS_DONE) {
         return status;
     }
-    host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
     /* Before a snapshot reads the whole tree. */
     if (is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);

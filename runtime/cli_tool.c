@@ -201,7 +201,7 @@ static const struct cli_option sandbox_run_options[] = {
 
 const struct cli_command command_sandbox_run = {
     .path = "sandbox run",
-    .operands = "-C DIR -- COMMAND...",
+    .operands = "-C DIR [OPTION]... -- COMMAND...",
     .summary = "run a command exactly as a tool call does",
     .text =
         "Exit status: the command's own; 128 + N after signal N; 124 out of time; 125 refused:\n"

@@ -95,7 +95,10 @@ static result home_directory(const char **out, struct error *error) {
 result path_state(const char *given, bool make, struct buffer *out, struct error *error) {
     buffer_init(out, PATH_MAX);
     const char *base = getenv("XDG_STATE_HOME");
-    if (given != NULL && given[0] != '\0') {
+    if (given != NULL && given[0] == '\0') {
+        FAIL(error, INVALID_INPUT, "the name of the state directory is empty");
+    }
+    if (given != NULL) {
         TRY(buffer_append_text(out, given, error));
     } else if (base != NULL && base[0] == '/') {
         TRY(buffer_append_format(out, error, "%s/hearth", base));

@@ -235,10 +235,38 @@ def test_run_refuses_system_and_home_directories():
             done = hearth("run", "x", "-C", directory, "--state", "/dev/shm/hearth-test-state")
             check(done, 3, err="^hearth: workspace '" + directory)
         shutil.rmtree("/dev/shm/hearth-test-state", ignore_errors=True)
-        check(hearth("run", "x", "-C", "/", "--state", scratch.state), 5, err="lies in the workspace")
+        check(hearth("run", "x", "-C", "/", "--state", scratch.state), 3, err="system directory")
         done = hearth("run", "x", "-C", elsewhere, "--state", scratch.state,
                       environment={"HOME": elsewhere})
         check(done, 3, err="home directory")
+
+
+def test_run_refuses_an_empty_state_name_and_too_many_threads():
+    with Scratch() as scratch:
+        where = ["-C", str(scratch.work)]
+        check(hearth("run", "x", *where, "--state", ""), 5, err="state directory is empty")
+        check(hearth("run", "x", *where, "--threads", "257"), 2, err="from 1 to 256, not '257'")
+
+
+def test_a_fifo_in_the_place_of_a_model_file_is_refused_and_not_waited_for():
+    with Scratch() as scratch:
+        for name in ["config.json", "tokenizer.json", "chat.json", "agent.json",
+                     "generation_config.json", "model.safetensors.index.json"]:
+            model = scratch.path / name
+            shutil.copytree(MINI / "model", model)
+            (model / name).unlink()
+            os.mkfifo(model / name)
+            check(scratch.run("x", "--model", str(model)), 5, err="^hearth: .*no regular file")
+
+
+def test_a_pipe_is_fine_as_an_operand():
+    reader, writer = os.pipe()
+    os.write(writer, b"thought</think>said")
+    os.close(writer)
+    done = subprocess.run([HEARTH, "model", "parse", f"/dev/fd/{reader}"], pass_fds=[reader],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    os.close(reader)
+    check(done, 0, out='"content":"said"')
 
 
 def test_run_refuses_an_empty_task():
