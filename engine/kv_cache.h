@@ -38,7 +38,7 @@ struct kv_sequence {
     int32_t length;
     int32_t computed;
     int32_t decoder_floor; /* decoder rings hold nothing valid below this position */
-    /* the rest belongs to kv_cache.c */
+    /* the rest belongs to kv_block.c */
     int32_t block_count;
     uint8_t **blocks;        /* [blocks_max] host copy */
     uint8_t **device_blocks; /* [blocks_max] what ops read */
