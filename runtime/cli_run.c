@@ -6,18 +6,22 @@
 #include "cli.h"
 #include "host.h"
 #include "loop.h"
+#include "output.h"
 #include "paths.h"
 
 #include "sandbox/sandbox.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define SYSTEM_TEXT                                                                                \
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
     "asks."
 #define TASK_BYTES_MAX ((size_t)1 << 20)
+#define FILES_MIN      128
+#define POOL_THREADS   6 /* of libuv (4), the engine and the sandbox */
 
 static const struct cli_option run_options_table[] = {
     {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
@@ -424,6 +428,40 @@ static result run_agent(
     return loop_run(host->loop, &options, outcome, error);
 }
 
+static void *thread_nothing(void *context) {
+    return context;
+}
+
+/* libuv ends the program when it cannot make its pipes or threads, so they are tried before. */
+static int check_limits(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < FILES_MIN) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "%" PRIu64 " open files are allowed here, %d are needed: see ulimit -n",
+            (uint64_t)files.rlim_cur,
+            FILES_MIN
+        );
+    }
+    pthread_t threads[POOL_THREADS];
+    int made = 0;
+    while (made < POOL_THREADS && pthread_create(&threads[made], NULL, thread_nothing, NULL) == 0) {
+        made++;
+    }
+    for (int i = 0; i < made; i++) { /* a stack stays until its thread is joined */
+        (void)pthread_join(threads[i], NULL);
+    }
+    if (made < POOL_THREADS) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "%d of %d threads can be made: memory or processes are limited, see ulimit -a",
+            made,
+            POOL_THREADS
+        );
+    }
+    return STATUS_DONE;
+}
+
 /* Store, display, engine and, meanwhile, the sandbox. */
 static int host_open(struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
@@ -470,7 +508,14 @@ static int run_opened(struct run_host *host, const struct run_settings *settings
     }
     if (outcome.exit_status == STATUS_ENGINE || outcome.exit_status == STATUS_DATA ||
         outcome.exit_status == STATUS_REFUSED) {
-        (void)cli_fail(outcome.exit_status, "%s", agent_stop_text(outcome.stop));
+        const char *text = agent_stop_text(outcome.stop);
+        const char *detail = outcome.detail;
+        (void
+        )(detail[0] != '\0' ? cli_fail(outcome.exit_status, "%s (%s)", text, detail)
+                            : cli_fail(outcome.exit_status, "%s", text));
+    }
+    if (is_failed(output_status(host->output, &error))) {
+        (void)cli_fail(STATUS_DATA, "%s; the run was stopped and is recorded", error.message);
     }
     return outcome.exit_status;
 }
@@ -480,6 +525,9 @@ static int run(const struct cli_arguments *arguments) {
     int status = settings_numbers(&settings);
     if (status == STATUS_DONE) {
         status = settings_task(&settings);
+    }
+    if (status == STATUS_DONE) {
+        status = check_limits();
     }
     if (status == STATUS_DONE) {
         status = settings_places(&settings);

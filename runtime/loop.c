@@ -805,6 +805,7 @@ result loop_run(
         ASSERT(agent_is_finished(run->agent));
         out->stop = agent_stop(run->agent);
         out->exit_status = agent_stop_exit_status(out->stop);
+        (void)snprintf(out->detail, sizeof out->detail, "%s", agent_stop_detail(run->agent));
         out->session = run->recorder.session;
     }
     run_deinit(run);

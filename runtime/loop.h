@@ -83,6 +83,7 @@ struct run_options {
 struct run_outcome {
     enum agent_stop stop;
     int exit_status;
+    char detail[AGENT_DETAIL_BYTES]; /* may be empty */
     struct session_id session;
 };
 

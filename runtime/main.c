@@ -11,6 +11,7 @@ int main(int argc, char **argv) {
     }
     /* A reader that went away is an error of write, not the end of the program. */
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN); /* so is a file at its limit */
     int status = cli_main(argc, argv);
     if (fflush(stdout) != 0 && status == STATUS_DONE) {
         status = STATUS_DATA;

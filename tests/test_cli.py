@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import sqlite3
@@ -257,6 +258,31 @@ def test_a_fifo_in_the_place_of_a_model_file_is_refused_and_not_waited_for():
             (model / name).unlink()
             os.mkfifo(model / name)
             check(scratch.run("x", "--model", str(model)), 5, err="^hearth: .*no regular file")
+
+
+def test_run_beside_small_limits_is_refused_with_numbers():
+    needs_sandbox()
+    with Scratch() as scratch:
+        def limited(kind, value):
+            return subprocess.run(
+                [HEARTH, "run", "x", "-C", str(scratch.work), "--state", scratch.state],
+                preexec_fn=lambda: resource.setrlimit(kind, (value, value)), timeout=120,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        check(limited(resource.RLIMIT_NOFILE, 40), 3, err="40 open files are allowed here, 128")
+        check(limited(resource.RLIMIT_FSIZE, 10240), 5, err="^hearth: ")
+        if not is_slow_build():
+            check(limited(resource.RLIMIT_AS, 40 << 20), 3, err="of 6 threads")
+
+
+def test_run_says_that_its_output_cannot_be_written():
+    needs_sandbox()
+    with Scratch() as scratch, open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [HEARTH, "run", "x", "-C", str(scratch.work), "--state", scratch.state, *GREEDY],
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=120)
+        assert done.returncode == 130, done
+        assert b"cannot write to standard output: No space left" in done.stderr, done.stderr
+        scratch.check_database()
 
 
 def test_a_pipe_is_fine_as_an_operand():
