@@ -346,6 +346,20 @@ def test_run_refuses_bad_models():
         check(scratch.run("x", "--context", "2000000000"), 5, err="^hearth: ")
 
 
+def test_run_refuses_what_does_not_fit_into_memory():
+    available = int(re.search(r"MemAvailable: +(\d+) kB", open("/proc/meminfo").read()).group(1))
+    if available > 200 << 20:
+        raise Skipped("two thousand million tokens may fit into this machine's memory")
+    with Scratch() as scratch:
+        config = json.loads((MINI / "model" / "config.json").read_text())
+        holder = config.get("text_config", config)
+        holder["max_position_embeddings"] = 2_000_000_000
+        model = damaged_model(scratch, "config.json", json.dumps(config).encode())
+        check(scratch.run("x", "--model", model, "--context", "2000000000"), 3, out="^$",
+              err=r"^hearth: .* need \d+ bytes .* \d+ are allowed: \d+ short\n$")
+        check(hearth("sessions", "list", "--state", scratch.state), 0, out="^no sessions\n$")
+
+
 # ---- run: what it does ---------------------------------------------------------------------------
 
 
