@@ -278,6 +278,9 @@ static result read_stream(int fd, const char *name, struct buffer *out, struct e
         if (count == 0) {
             return OK;
         }
+        if ((size_t)count > out->ceiling - out->length) {
+            FAIL(error, INVALID_INPUT, "%s: larger than the %zu bytes taken", name, out->ceiling);
+        }
         TRY_NOTE(
             error,
             buffer_append(out, view_of(piece, (size_t)count), error),

@@ -257,6 +257,11 @@ logits_settings_read(const struct cli_arguments *arguments, struct logits_settin
     } else if (window != NULL && strcmp(window, "exact") != 0) {
         return cli_usage(arguments, "--window wants exact or replay, not '%.60s'", window);
     }
+    const char *isa = cli_value(arguments, "isa");
+    if (isa != NULL && strcmp(isa, "plain") != 0 && strcmp(isa, "avx2") != 0 &&
+        strcmp(isa, "avx512") != 0) {
+        return cli_usage(arguments, "--isa wants plain, avx2 or avx512, not '%.60s'", isa);
+    }
     if (cli_has(arguments, "json") && cli_has(arguments, "binary")) {
         return cli_usage(arguments, "--json and --binary exclude each other");
     }
