@@ -472,10 +472,6 @@ bool tokenizer_is_added(const struct tokenizer *tokenizer, int32_t id) {
     return entry_of(tokenizer, id)->is_added;
 }
 
-bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id) {
-    return entry_of(tokenizer, id)->is_special;
-}
-
 struct view tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id) {
     const struct tokenizer_entry *entry = entry_of(tokenizer, id);
     return view_slice(buffer_view(&tokenizer->text), entry->bytes_at, entry->bytes_length);

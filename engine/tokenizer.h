@@ -68,8 +68,6 @@ bool tokenizer_find_marker(
     int32_t *id
 );
 bool tokenizer_is_added(const struct tokenizer *tokenizer, int32_t id);
-/* Whether an added token is flagged "special" in the file. */
-bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 
 /* Raw bytes that the id stands for, borrowed; empty for an id that names no token. The bytes of one
  * token may end inside a UTF-8 sequence. */

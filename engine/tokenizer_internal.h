@@ -16,7 +16,6 @@ struct tokenizer_entry {
     uint32_t spelling_at;
     uint32_t spelling_length;
     bool is_added;
-    bool is_special;
 };
 
 /* Trie over the added tokens; child lists are linked, the root has a table. */

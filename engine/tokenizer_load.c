@@ -402,7 +402,6 @@ load_added_token(struct loading *loading, struct json_value token, const int16_t
         );
     }
     tokenizer->entries[id].is_added = true;
-    tokenizer->entries[id].is_special = is_special;
     return marker_trie_add(
         &tokenizer->markers[is_normalized ? 1 : 0], content, (int32_t)id, loading->error
     );

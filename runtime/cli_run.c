@@ -9,6 +9,7 @@
 #include "output.h"
 #include "paths.h"
 
+#include "base/log.h"
 #include "sandbox/sandbox.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -425,7 +426,25 @@ static result run_agent(
         .time_ms_max = settings->time_ms_max,
         .tokens_max = settings->tokens_max,
     };
-    return loop_run(host->loop, &options, outcome, error);
+    log_event(
+        LOG_INFO,
+        "run",
+        "started",
+        "backend=\"%s\" context_tokens=%d kv_bytes_per_token=%" PRIu64,
+        options.engine_info.backend,
+        options.engine_info.context_max,
+        options.engine_info.kv_bytes_per_token
+    );
+    TRY(loop_run(host->loop, &options, outcome, error));
+    log_event(
+        LOG_INFO,
+        "run",
+        "finished",
+        "stop=%s exit_status=%d",
+        agent_stop_name(outcome->stop),
+        outcome->exit_status
+    );
+    return OK;
 }
 
 static void *thread_nothing(void *context) {

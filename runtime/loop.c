@@ -52,6 +52,7 @@ struct run {
     uv_timer_t ticker;
     uv_signal_t interrupt;
     uv_signal_t terminate;
+    uv_signal_t hang_up;
     uv_signal_t resize;
     int signals_seen;
     bool is_ending;
@@ -652,7 +653,9 @@ static void signal_came(uv_signal_t *handle, int number) {
     };
     show(run, &note);
     limit_snapshots(run);
-    const char *detail = number == SIGTERM ? "by SIGTERM" : "by the user";
+    const char *detail = number == SIGTERM  ? "by SIGTERM"
+                         : number == SIGHUP ? "the terminal went away"
+                                            : "by the user";
     dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
 }
 
@@ -675,6 +678,7 @@ static void close_handles(struct run *run) {
     uv_close((uv_handle_t *)&run->ticker, NULL);
     uv_close((uv_handle_t *)&run->interrupt, NULL);
     uv_close((uv_handle_t *)&run->terminate, NULL);
+    uv_close((uv_handle_t *)&run->hang_up, NULL);
     uv_close((uv_handle_t *)&run->resize, NULL);
     uv_unref((uv_handle_t *)&run->loop->wake);
 }
@@ -701,12 +705,14 @@ static void handles_init(struct run *run) {
     status |= uv_timer_init(uv, &run->ticker);
     status |= uv_signal_init(uv, &run->interrupt);
     status |= uv_signal_init(uv, &run->terminate);
+    status |= uv_signal_init(uv, &run->hang_up);
     status |= uv_signal_init(uv, &run->resize);
     ASSERT(status == 0); /* these calls only fill in the handle */
     run->deadline.data = run;
     run->ticker.data = run;
     run->interrupt.data = run;
     run->terminate.data = run;
+    run->hang_up.data = run;
     run->resize.data = run;
     uv_ref((uv_handle_t *)&run->loop->wake);
 }
@@ -717,6 +723,10 @@ static result handles_start(struct run *run, struct error *error) {
         status = uv_signal_start(&run->interrupt, signal_came, SIGINT);
         if (status == 0) {
             status = uv_signal_start(&run->terminate, signal_came, SIGTERM);
+        }
+        struct sigaction before; // under nohup it stays ignored
+        if (status == 0 && sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) {
+            status = uv_signal_start(&run->hang_up, signal_came, SIGHUP);
         }
         if (status == 0) {
             status = uv_signal_start(&run->resize, resized, SIGWINCH);

@@ -461,6 +461,20 @@ def test_json_lines_follow_the_schema():
                 assert f"`{key}`" in documented, key
 
 
+def test_log_level_comes_from_the_environment():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        for level, wanted in [("info", rb"Z info run finished stop=tokens exit_status=4\n"),
+                              ("loud", rb"warning main unknown_log_level HEARTH_LOG=loud\n")]:
+            os.environ["HEARTH_LOG"] = level
+            try:
+                ran = scratch.run(task["prompt"], *GREEDY, "--max-tokens", "5")
+            finally:
+                del os.environ["HEARTH_LOG"]
+            assert re.search(wanted, ran.stderr), ran.stderr
+
+
 def test_budgets_stop_with_status_4():
     needs_sandbox()
     with Scratch() as scratch:
@@ -501,7 +515,7 @@ def test_time_budget_ends_the_snapshot_of_a_large_workspace():
 
 def test_interrupt_stops_cleanly_and_keeps_everything():
     needs_sandbox()
-    for number in [signal.SIGINT, signal.SIGTERM]:
+    for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
         with Scratch() as scratch:
             scratch.slow(300)
             process = scratch.start(SLOW_TASK)
