@@ -93,6 +93,17 @@ result error_note(struct error *error, result failed, const char *format, ...) {
     return failed;
 }
 
+result limit_as_corrupt(result value, struct error *error) {
+    if (value.code != RESULT_LIMIT) {
+        return value;
+    }
+    if (error != NULL) {
+        error->code = RESULT_CORRUPT;
+    }
+    value.code = RESULT_CORRUPT;
+    return value;
+}
+
 const char *result_name(enum result_code code) {
     ASSERT((size_t)code < COUNT_OF(names));
     return names[code];

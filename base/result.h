@@ -66,6 +66,10 @@ result error_set(
 /* Puts context in front of the message already there and returns the same result. */
 result error_note(struct error *error, result failed, const char *format, ...) PRINTF_LIKE(3, 4);
 
+/* A limit met while a stored file is read is that file's fault, not a refusal by this machine:
+ * LIMIT becomes CORRUPT, anything else stays. */
+result limit_as_corrupt(result value, struct error *error);
+
 /* "corrupt", "limit", ...: a stable lower-case word for logs and JSON. */
 const char *result_name(enum result_code code);
 

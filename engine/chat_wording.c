@@ -567,7 +567,7 @@ read_file(struct buffer *out, const char *directory, const char *name, struct er
     return file_read(path, out, error);
 }
 
-result chat_wording_load(
+static result load(
     struct chat_wording **out,
     const char *model_directory,
     const struct chat_wording_source *source,
@@ -603,4 +603,13 @@ result chat_wording_load(
         model_directory
     );
     return OK;
+}
+
+result chat_wording_load(
+    struct chat_wording **out,
+    const char *model_directory,
+    const struct chat_wording_source *source,
+    struct error *error
+) {
+    return limit_as_corrupt(load(out, model_directory, source, error), error);
 }

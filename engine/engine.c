@@ -31,9 +31,10 @@ read_default_sampling(const char *directory, struct sampling *out, struct error 
     if (read.code == RESULT_NOT_FOUND) {
         return OK;
     }
-    TRY(read);
+    TRY(limit_as_corrupt(read, error));
     CLEANUP(json_cleanup) struct json_document *document = NULL;
-    TRY_NOTE(error, json_parse(buffer_view(&text), NULL, &document, error), "%s", path);
+    result parsed = json_parse(buffer_view(&text), NULL, &document, error);
+    TRY_NOTE(error, limit_as_corrupt(parsed, error), "%s", path);
     struct json_value root = json_root(document);
     struct sampling found = *out;
     if (json_type(json_get(root, "temperature")) != JSON_ABSENT) {

@@ -277,7 +277,8 @@ result model_measure(
     const char *directory, struct model_config *config, struct model_size *size, struct error *error
 ) {
     struct model_config found;
-    TRY_NOTE(error, measure(directory, &found, size, error), "model %s", directory);
+    result measured = limit_as_corrupt(measure(directory, &found, size, error), error);
+    TRY_NOTE(error, measured, "model %s", directory);
     *config = found;
     return OK;
 }
@@ -346,7 +347,8 @@ static result open_model(const char *directory, struct model **out, struct error
 }
 
 result model_open(const char *directory, struct model **out, struct error *error) {
-    TRY_NOTE(error, open_model(directory, out, error), "model %s", directory);
+    result opened = limit_as_corrupt(open_model(directory, out, error), error);
+    TRY_NOTE(error, opened, "model %s", directory);
     return OK;
 }
 

@@ -474,7 +474,8 @@ result tokenizer_parse(struct tokenizer **out, struct view json, struct error *e
 result tokenizer_load(struct tokenizer **out, const char *path, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer file = {NULL, 0, 0, 0};
     buffer_init(&file, TOKENIZER_FILE_BYTES_MAX);
-    TRY(file_read(path, &file, error));
-    TRY_NOTE(error, tokenizer_parse(out, buffer_view(&file), error), "%s", path);
+    TRY(limit_as_corrupt(file_read(path, &file, error), error));
+    result parsed = limit_as_corrupt(tokenizer_parse(out, buffer_view(&file), error), error);
+    TRY_NOTE(error, parsed, "%s", path);
     return OK;
 }

@@ -69,8 +69,9 @@ result model_settings_load(const char *directory, struct model_settings *out, st
         if (read.code == RESULT_NOT_FOUND) {
             continue;
         }
-        TRY(read);
-        TRY(settings_parse(names[i], buffer_view(&text), &settings, error));
+        TRY(limit_as_corrupt(read, error));
+        result parsed = settings_parse(names[i], buffer_view(&text), &settings, error);
+        TRY(limit_as_corrupt(parsed, error));
     }
     *out = settings;
     return OK;

@@ -260,6 +260,18 @@ def test_a_fifo_in_the_place_of_a_model_file_is_refused_and_not_waited_for():
             check(scratch.run("x", "--model", str(model)), 5, err="^hearth: .*no regular file")
 
 
+def test_a_model_file_beyond_a_limit_is_bad_data_and_no_refusal_of_the_machine():
+    with Scratch() as scratch:
+        for name in ["config.json", "tokenizer.json", "chat.json", "agent.json",
+                     "generation_config.json", "model.safetensors.index.json"]:
+            model = scratch.path / name
+            shutil.copytree(MINI / "model", model)
+            text = (model / name).read_text()
+            deep = "[" * 70 + "]" * 70
+            (model / name).write_text(text[:text.rindex("}")].rstrip() + f', "x": {deep}}}')
+            check(scratch.run("x", "--model", str(model)), 5, err="^hearth: .*deeper than")
+
+
 def test_run_beside_small_limits_is_refused_with_numbers():
     needs_sandbox()
     with Scratch() as scratch:
