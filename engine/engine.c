@@ -326,6 +326,69 @@ result engine_sequence_create(struct engine *engine, uint64_t *out, struct error
     return OK;
 }
 
+/* Lock held. */
+static result check_parent(
+    const struct engine *engine, const struct context *parent, uint64_t id, struct error *error
+) {
+    unsigned long long number = id;
+    if (parent == NULL) {
+        FAIL(error, NOT_FOUND, "there is no sequence %llu", number);
+    }
+    if (parent->is_broken) {
+        FAIL(error, INVALID_INPUT, "sequence %llu is lost: a step of it failed", number);
+    }
+    if (parent->state != CONTEXT_IDLE) {
+        FAIL(error, INVALID_INPUT, "sequence %llu is busy with a generation", number);
+    }
+    if (engine->live_count >= engine->plan.sequences_max) {
+        FAIL(error, LIMIT, "all %d sequences are in use", engine->plan.sequences_max);
+    }
+    return OK;
+}
+
+/* The child's caches are the fork `kv`, null when the parent has none. Lock held. */
+static void add_child(
+    struct engine *engine, const struct context *parent, struct kv_sequence *kv, uint64_t *out
+) {
+    struct context *child = find_unused(engine);
+    ASSERT(child != NULL); /* as in engine_sequence_create */
+    engine->live_count++;
+    child->used = true;
+    child->id = engine->next_id++;
+    child->length = parent->length;
+    child->kv = kv;
+    memcpy(child->decoder_lineage, parent->decoder_lineage, sizeof child->decoder_lineage);
+    child->logits_length = parent->logits_length;
+    if (parent->logits_length > 0) {
+        memcpy(
+            child->logits, parent->logits, (size_t)engine->info.vocabulary * sizeof *child->logits
+        );
+    }
+    *out = child->id;
+}
+
+result
+engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, struct error *error) {
+    lock(engine);
+    struct context *context = find(engine, parent);
+    result checked = check_parent(engine, context, parent, error);
+    struct kv_sequence *kv = NULL;
+    while (is_ok(checked) && context->kv != NULL && kv == NULL) {
+        kv = kv_cache_fork(&engine->cache, context->kv);
+        if (kv == NULL) {
+            /* A destroyed sequence holds a place until the step that it runs in is over. */
+            pthread_cond_wait(&engine->to_caller, &engine->lock);
+            context = find(engine, parent);
+            checked = check_parent(engine, context, parent, error);
+        }
+    }
+    if (is_ok(checked)) {
+        add_child(engine, context, kv, out);
+    }
+    unlock(engine);
+    return checked;
+}
+
 /* Drops the events of a sequence from the ring. Lock held. */
 static void drop_events(struct engine *engine, uint64_t id) {
     size_t kept = 0;

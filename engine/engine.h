@@ -90,6 +90,15 @@ void engine_default_sampling(const struct engine *engine, struct sampling *out);
 
 /* An empty context. Expected errors: LIMIT (all sequences_max in use, with the number). */
 MUST_CHECK result engine_sequence_create(struct engine *engine, uint64_t *out, struct error *error);
+/* A sequence that goes on from the last finished generation as the parent would: same tokens, caches
+ * and kept logits, so that its next generation reuses all that the parent had evaluated (window
+ * source "live"). Shares the parent's blocks and copies the window state: constant time beside a table
+ * of 8 bytes per 128 tokens; memory of its own for tokens comes with what either side writes. The
+ * seed of the child is the caller's matter. Blocks for the step at hand when a sequence destroyed
+ * while it ran has not given its place back. Expected errors: NOT_FOUND, LIMIT (all sequences_max in
+ * use, with the number), INVALID_INPUT (the parent is busy or lost). */
+MUST_CHECK result
+engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, struct error *error);
 /* Cancels what runs on it and frees its memory; no further event of it arrives afterwards. */
 void engine_sequence_destroy(struct engine *engine, uint64_t sequence);
 /* Tokens in its context (appended and sampled) as of the last finished generation. */

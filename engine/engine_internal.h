@@ -87,7 +87,7 @@ struct engine {
     bool has_thread, has_lock;
     pthread_mutex_t lock;
     pthread_cond_t to_engine; /* work, room for events, stop */
-    pthread_cond_t to_caller; /* a logits job is done */
+    pthread_cond_t to_caller; /* a logits job is done, a destroyed sequence is freed */
 
     /* guarded by the lock */
     bool is_stopping;

@@ -109,7 +109,12 @@ result engine_plan_fill(
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
     struct kv_cache_size cache;
-    kv_cache_measure(&layout, plan.context_max, plan.sequences_max, &cache);
+    /* Forks need no more: kv_cache.h says why. */
+    struct kv_cache_shape cache_shape = {
+        .context_max = plan.context_max,
+        .sequences_max = plan.sequences_max,
+    };
+    kv_cache_measure(&layout, &cache_shape, &cache);
     struct forward_options shape = {
         .rows_max = plan.step_rows_max,
         .sequences_max = plan.sequences_max,

@@ -147,7 +147,7 @@ uint64_t
 forward_scratch_bytes(const struct model_config *config, const struct forward_options *options) {
     struct forward measured = {0};
     size_t rows = (size_t)options->rows_max;
-    size_t host = 3 * rows * sizeof(int32_t) +
+    size_t host = (4 * rows + (size_t)config->engram_ngram_max) * sizeof(int32_t) +
                   rows * engram_columns(config) *
                       (sizeof(int32_t) + (size_t)config->engram_count * sizeof(int64_t));
     return forward_arena(NULL, config, options, &measured) + host;
@@ -266,6 +266,8 @@ static result forward_allocate_host(struct forward *forward, struct error *error
     size_t engram = rows * columns + 1;
     forward->host_rows = calloc(3 * rows, sizeof *forward->host_rows);
     forward->host_engram = calloc(engram, sizeof *forward->host_engram);
+    forward->host_history =
+        calloc(rows + (size_t)config->engram_ngram_max, sizeof *forward->host_history);
     forward->host_engram_ids =
         calloc(engram * ((size_t)config->engram_count + 1), sizeof *forward->host_engram_ids);
     forward->window_stages = calloc(layers, sizeof *forward->window_stages);
@@ -274,9 +276,10 @@ static result forward_allocate_host(struct forward *forward, struct error *error
     forward->views_host = calloc(layers * sequences, sizeof *forward->views_host);
     forward->index_counters = calloc(layers, sizeof *forward->index_counters);
     if (forward->host_rows == NULL || forward->host_engram == NULL ||
-        forward->host_engram_ids == NULL || forward->window_stages == NULL ||
-        forward->full_stages == NULL || forward->stage_host == NULL ||
-        forward->views_host == NULL || forward->index_counters == NULL) {
+        forward->host_history == NULL || forward->host_engram_ids == NULL ||
+        forward->window_stages == NULL || forward->full_stages == NULL ||
+        forward->stage_host == NULL || forward->views_host == NULL ||
+        forward->index_counters == NULL) {
         FAIL(error, MEMORY, "no memory for the plan of a step of %zu rows", rows);
     }
     return OK;
@@ -336,6 +339,7 @@ void forward_destroy(struct forward *forward) {
     free(forward->full_stages);
     free(forward->window_stages);
     free(forward->host_engram_ids);
+    free(forward->host_history);
     free(forward->host_engram);
     free(forward->host_rows);
     free(forward);

@@ -172,8 +172,14 @@ static void engram_upload_ids(struct forward *forward, int32_t slot) {
     for (int32_t s = 0; s < forward->segment_count; s++) {
         const struct row_segment *rows = &forward->stage.host[s];
         int32_t lead = rows->position < lookback ? rows->position : lookback;
-        const int32_t *history =
-            forward->segments[s].sequence->compressed + (rows->position - lead);
+        int32_t *history = forward->host_history;
+        kv_cache_read_compressed(
+            forward->cache,
+            forward->segments[s].sequence,
+            rows->position - lead,
+            lead + rows->count,
+            history
+        );
         engram_rows(
             engram,
             (size_t)slot,

@@ -84,6 +84,7 @@ struct forward {
     /* host staging of one step */
     int32_t *host_rows;       /* ids, positions, entry positions: [3, R] */
     int32_t *host_engram;     /* [R, columns] */
+    int32_t *host_history;    /* [R + engram_ngram_max] Engram ids of one segment, lookback first */
     int64_t *host_engram_ids; /* [engram_count, R, columns] */
 
     /* the current step */

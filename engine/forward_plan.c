@@ -138,9 +138,11 @@ static void upload_rows(struct forward *forward) {
     int32_t row = 0;
     for (int32_t s = 0; s < forward->segment_count; s++) {
         const struct forward_segment *segment = &forward->segments[s];
+        kv_cache_read_ids(
+            forward->cache, segment->sequence, segment->position, segment->count, ids + row
+        );
         for (int32_t i = 0; i < segment->count; i++, row++) {
             int32_t position = segment->position + i;
-            ids[row] = segment->sequence->ids[position];
             positions[row] = position;
             entries[row] = position - position % 2;
         }
@@ -172,7 +174,9 @@ static void check_segment(const struct forward *forward, const struct forward_se
     ASSERT(segment->count > 0);
     ASSERT(segment->position >= 0);
     ASSERT(segment->position + segment->count <= segment->prompt_end);
-    ASSERT(segment->position + segment->count <= forward->cache->context_max);
+    int32_t end = segment->position + segment->count;
+    ASSERT(end <= forward->cache->context_max);
+    ASSERT(kv_cache_is_writable(forward->cache, segment->sequence, segment->position, end));
     ASSERT(
         segment->logits != FORWARD_LOGITS_LAST ||
         segment->position + segment->count == segment->prompt_end

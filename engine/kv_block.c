@@ -1,4 +1,8 @@
-/* Layout of blocks and the pool they come from. See kv_cache.h. */
+/* Layout of blocks and the pool that hands them out. See kv_cache.h.
+ *
+ * The pool is cut into extents of 32 blocks with a bitmap of free ones. Extents are listed by the
+ * length of their longest free run, so that taking and freeing a block costs the same however many
+ * there are, and a sequence that grows gets neighbours. */
 #include "kv_cache.h"
 
 #define ALIGNMENT 64U
@@ -52,205 +56,126 @@ uint64_t kv_layout_token_bytes(const struct kv_layout *layout) {
     return layout->block_bytes / KV_BLOCK_TOKENS;
 }
 
-static int32_t blocks_for(int32_t tokens) {
-    return tokens / KV_BLOCK_TOKENS + (tokens % KV_BLOCK_TOKENS != 0);
-}
+/* ---- pool ------------------------------------------------------------------------------------ */
 
-void kv_cache_measure(
-    const struct kv_layout *layout,
-    int32_t context_max,
-    int32_t sequences_max,
-    struct kv_cache_size *out
-) {
-    uint64_t sequences = (uint64_t)sequences_max;
-    uint64_t blocks = (uint64_t)blocks_for(context_max);
-    out->pool_bytes = sequences * blocks * layout->block_bytes;
-    out->window_bytes_per_sequence = layout->state_bytes;
-    uint64_t tables = 2 * blocks * sizeof(uint8_t *) + sizeof(int32_t) * blocks +
-                      2 * sizeof(int32_t) * (uint64_t)context_max + sizeof(struct kv_sequence);
-    out->total_bytes = out->pool_bytes + sequences * (layout->state_bytes + tables);
-}
-
-/* Each sequence's share of the tables. */
-static void assign_sequences(struct kv_cache *cache) {
-    size_t context = (size_t)cache->context_max;
-    size_t sequences = (size_t)cache->sequences_max;
-    size_t blocks = (size_t)cache->blocks_max;
-    for (size_t i = 0; i < sequences; i++) {
-        struct kv_sequence *sequence = &cache->sequences[i];
-        sequence->ids = cache->ids + i * context;
-        sequence->compressed = cache->ids + (sequences + i) * context;
-        sequence->blocks = cache->blocks + i * blocks;
-        sequence->device_blocks = cache->device_blocks + i * blocks;
-        sequence->state = cache->states + i * cache->layout.state_bytes;
+/* Length of the longest run of set bits, and the first bit of the first such run. */
+static int32_t longest_run(uint32_t bits, int32_t *first) {
+    int32_t length = 0;
+    uint32_t starts = 0;
+    for (uint32_t left = bits; left != 0; left &= left >> 1) {
+        starts = left;
+        length++;
     }
+    *first = starts == 0 ? 0 : __builtin_ctz(starts);
+    return length;
 }
 
-static result allocate_device(struct kv_cache *cache, struct error *error) {
-    struct backend *backend = cache->backend;
-    size_t sequences = (size_t)cache->sequences_max;
-    size_t blocks = (size_t)cache->block_total;
-    void *memory = NULL;
-    if (cache->layout.block_bytes > 0) {
-        TRY_NOTE(
-            error,
-            backend->allocate(backend, blocks * cache->layout.block_bytes, &memory, error),
-            "%zu cache blocks",
-            blocks
-        );
-    }
-    cache->pool = memory;
-    TRY_NOTE(
-        error,
-        backend->allocate(backend, sequences * cache->layout.state_bytes, &memory, error),
-        "window state of %zu sequences",
-        sequences
-    );
-    cache->states = memory;
-    TRY_NOTE(
-        error,
-        backend->allocate(backend, blocks * sizeof(void *), &memory, error),
-        "table of %zu cache blocks",
-        blocks
-    );
-    cache->device_blocks = memory;
-    return OK;
+static int32_t list_of(const struct kv_cache *cache, int32_t extent) {
+    int32_t first = 0;
+    return longest_run(cache->extents[extent].free, &first);
 }
 
-static result cache_fill(struct kv_cache *cache, struct error *error) {
-    size_t sequences = (size_t)cache->sequences_max;
-    size_t blocks = (size_t)cache->block_total;
-    size_t ids = 2 * sequences * (size_t)cache->context_max;
-    TRY(allocate_device(cache, error));
-    cache->block_free = calloc(blocks, sizeof *cache->block_free);
-    cache->blocks = calloc(blocks, sizeof *cache->blocks);
-    cache->ids = calloc(ids, sizeof *cache->ids);
-    cache->sequences = calloc(sequences, sizeof *cache->sequences);
-    if (cache->block_free == NULL || cache->blocks == NULL || cache->ids == NULL ||
-        cache->sequences == NULL) {
-        FAIL(error, MEMORY, "no memory for the tables of %zu cache blocks", blocks);
+static void list_insert(struct kv_cache *cache, int32_t list, int32_t extent) {
+    struct kv_extent *entry = &cache->extents[extent];
+    entry->before = -1;
+    entry->after = cache->lists[list];
+    if (entry->after >= 0) {
+        cache->extents[entry->after].before = extent;
     }
-    for (int32_t i = 0; i < cache->block_total; i++) {
-        cache->block_free[i] = cache->block_total - 1 - i;
-    }
-    cache->block_free_count = cache->block_total;
-    assign_sequences(cache);
-    return OK;
+    cache->lists[list] = extent;
+    cache->lists_used |= UINT64_C(1) << list;
 }
 
-result kv_cache_init(
-    struct kv_cache *cache,
-    struct backend *backend,
-    const struct kv_layout *layout,
-    int32_t context_max,
-    int32_t sequences_max,
-    struct error *error
-) {
-    ASSERT(context_max > 0);
-    ASSERT(sequences_max > 0);
-    *cache = (struct kv_cache){
-        .backend = backend,
-        .layout = *layout,
-        .context_max = context_max,
-        .sequences_max = sequences_max,
-        .blocks_max = blocks_for(context_max),
-    };
-    cache->block_total = narrow_i32((int64_t)cache->blocks_max * sequences_max);
-    result filled = cache_fill(cache, error);
-    if (is_failed(filled)) {
-        kv_cache_deinit(cache);
+static void list_remove(struct kv_cache *cache, int32_t list, int32_t extent) {
+    const struct kv_extent *entry = &cache->extents[extent];
+    if (entry->after >= 0) {
+        cache->extents[entry->after].before = entry->before;
     }
-    return filled;
-}
-
-void kv_cache_deinit(struct kv_cache *cache) {
-    struct backend *backend = cache->backend;
-    if (backend == NULL) {
+    if (entry->before >= 0) {
+        cache->extents[entry->before].after = entry->after;
         return;
     }
-    free(cache->sequences);
-    free(cache->ids);
-    free(cache->blocks);
-    free(cache->block_free);
-    backend->release(backend, cache->device_blocks);
-    backend->release(backend, cache->states);
-    backend->release(backend, cache->pool);
-    *cache = (struct kv_cache){0};
+    ASSERT(cache->lists[list] == extent);
+    cache->lists[list] = entry->after;
+    if (entry->after < 0) {
+        cache->lists_used &= ~(UINT64_C(1) << list);
+    }
 }
 
-struct kv_sequence *kv_cache_acquire(struct kv_cache *cache) {
-    for (int32_t i = 0; i < cache->sequences_max; i++) {
-        struct kv_sequence *sequence = &cache->sequences[i];
-        if (!sequence->used) {
-            ASSERT(sequence->block_count == 0);
-            sequence->used = true;
-            sequence->length = 0;
-            sequence->computed = 0;
-            sequence->decoder_floor = 0;
-            return sequence;
-        }
+/* Turns the block's bit over and lists its extent where it now belongs. */
+static void flip(struct kv_cache *cache, int32_t number) {
+    int32_t extent = number / KV_RUN_BLOCKS;
+    int32_t list = list_of(cache, extent);
+    cache->extents[extent].free ^= UINT32_C(1) << (number % KV_RUN_BLOCKS);
+    int32_t now = list_of(cache, extent);
+    if (now != list) {
+        list_remove(cache, list, extent);
+        list_insert(cache, now, extent);
     }
-    return NULL;
 }
 
-void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence) {
-    ASSERT(sequence->used);
-    while (sequence->block_count > 0) {
-        const uint8_t *block = sequence->blocks[--sequence->block_count];
-        size_t number = (size_t)(block - cache->pool) / cache->layout.block_bytes;
-        cache->block_free[cache->block_free_count++] = (int32_t)number;
+void kv_block_free_all(struct kv_cache *cache) {
+    for (int32_t list = 0; list <= KV_RUN_BLOCKS; list++) {
+        cache->lists[list] = -1;
     }
-    ASSERT(cache->block_free_count <= cache->block_total);
-    sequence->used = false;
+    cache->lists_used = 0;
+    int32_t extents = (cache->block_total + KV_RUN_BLOCKS - 1) / KV_RUN_BLOCKS;
+    for (int32_t e = extents - 1; e >= 0; e--) {
+        int32_t blocks = cache->block_total - e * KV_RUN_BLOCKS;
+        cache->extents[e].free = blocks >= KV_RUN_BLOCKS ? UINT32_MAX : (UINT32_C(1) << blocks) - 1;
+        list_insert(cache, list_of(cache, e), e);
+    }
+    memset(cache->block_references, 0, (size_t)cache->block_total * sizeof(int32_t));
+    cache->block_free_count = cache->block_total;
 }
 
-result kv_cache_reserve(
-    struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens, struct error *error
-) {
-    int32_t wanted = cache->layout.block_bytes == 0 ? 0 : blocks_for(tokens);
-    int32_t missing = wanted - sequence->block_count;
-    if (missing <= 0) {
-        return OK;
-    }
-    if (wanted > cache->blocks_max || missing > cache->block_free_count) {
-        FAIL(
-            error,
-            LIMIT,
-            "%d more cache blocks for %d tokens, but %d are free and a sequence holds at most %d",
-            missing,
-            tokens,
-            cache->block_free_count,
-            cache->blocks_max
-        );
-    }
-    int32_t first = sequence->block_count;
-    for (int32_t b = first; b < wanted; b++) {
-        int32_t number = cache->block_free[--cache->block_free_count];
-        sequence->blocks[b] = cache->pool + (size_t)number * cache->layout.block_bytes;
-    }
-    sequence->block_count = wanted;
-    cache->backend->upload(
-        cache->backend,
-        sequence->device_blocks + first,
-        sequence->blocks + first,
-        (size_t)missing * sizeof *sequence->blocks
-    );
-    return OK;
+static bool is_free(const struct kv_cache *cache, int32_t number) {
+    uint32_t free = cache->extents[number / KV_RUN_BLOCKS].free;
+    return (free >> (number % KV_RUN_BLOCKS) & 1U) != 0;
 }
 
-uint8_t *
-kv_cache_ring(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t layer) {
-    return sequence->state + (size_t)layer * cache->layout.ring_bytes;
+int32_t kv_block_take(struct kv_cache *cache, int32_t previous) {
+    ASSERT(previous >= -1);
+    ASSERT(previous < cache->block_total);
+    ASSERT(cache->block_free_count > 0);
+    int32_t number = previous + 1;
+    bool is_neighbour = previous >= 0 && number < cache->block_total &&
+                        number % KV_RUN_BLOCKS != 0 && is_free(cache, number);
+    if (!is_neighbour) {
+        int32_t longest = 63 - __builtin_clzll(cache->lists_used);
+        ASSERT(longest > 0);
+        int32_t extent = cache->lists[longest];
+        int32_t first = 0;
+        (void)longest_run(cache->extents[extent].free, &first);
+        number = extent * KV_RUN_BLOCKS + first;
+    }
+    ASSERT(is_free(cache, number));
+    ASSERT(cache->block_references[number] == 0);
+    flip(cache, number);
+    cache->block_references[number] = 1;
+    cache->block_free_count--;
+    return number;
 }
 
-float *
-kv_cache_pending(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t source) {
-    int32_t slot = cache->layout.pending_slot[source];
-    if (slot < 0) {
-        return NULL;
+void kv_block_share(struct kv_cache *cache, int32_t number) {
+    ASSERT(number >= 0 && number < cache->block_total);
+    ASSERT(cache->block_references[number] > 0);
+    ASSERT(cache->block_references[number] < INT32_MAX);
+    cache->block_references[number]++;
+}
+
+void kv_block_drop(struct kv_cache *cache, int32_t number) {
+    ASSERT(number >= 0 && number < cache->block_total);
+    ASSERT(cache->block_references[number] > 0);
+    if (--cache->block_references[number] == 0) {
+        ASSERT(!is_free(cache, number));
+        flip(cache, number);
+        cache->block_free_count++;
+        ASSERT(cache->block_free_count <= cache->block_total);
     }
-    size_t rings = cache->layout.state_bytes -
-                   (size_t)cache->layout.pending_count * cache->layout.pending_bytes;
-    uint8_t *at = sequence->state + rings + (size_t)slot * cache->layout.pending_bytes;
-    return (float *)(void *)at;
+}
+
+uint8_t *kv_block_address(const struct kv_cache *cache, int32_t number) {
+    ASSERT(number >= 0 && number < cache->block_total);
+    return cache->pool == NULL ? NULL : cache->pool + (size_t)number * cache->layout.block_bytes;
 }

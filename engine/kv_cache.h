@@ -1,10 +1,12 @@
 /* KV memory of all sequences: global entries in blocks of 128 tokens, windows and pending pairs.
  *
  * One block holds the entries of KV_BLOCK_TOKENS tokens of every KV source (kernels/formats.h), so
- * a token costs block_bytes / 128 bytes: 890 at the release's dimensions. Blocks come from one
- * pool and window state from a fixed number of slots; both are sized by the memory plan and
- * allocated once. Nothing here is freed or grown while sequences run. Thread: the engine thread, or
- * whoever holds its lock while the sequence is idle.
+ * a token costs block_bytes / 128 bytes: 890 at the release's dimensions. Beside each block lie its
+ * token ids. Blocks come from one pool, are counted by reference and shared between forks; a block
+ * with more than one reference is never written. Window state has a fixed number of slots. Both are
+ * sized by the memory plan and allocated once: nothing is freed or grown while sequences run.
+ * Thread: the engine thread under the engine's lock, or whoever holds it while the sequence is idle;
+ * reading a sequence that runs needs no lock.
  */
 #ifndef HEARTH_ENGINE_KV_CACHE_H
 #define HEARTH_ENGINE_KV_CACHE_H
@@ -33,17 +35,23 @@ uint64_t kv_layout_token_bytes(const struct kv_layout *layout);
 /* One context's caches. `computed` positions have their entries, windows and pending pair stored;
  * ids up to `length` are known. */
 struct kv_sequence {
-    int32_t *ids;        /* [context_max] */
-    int32_t *compressed; /* [context_max] Engram ids of the same positions */
     int32_t length;
     int32_t computed;
     int32_t decoder_floor; /* decoder rings hold nothing valid below this position */
-    /* the rest belongs to kv_block.c */
+    /* the rest belongs to kv_sequence.c */
     int32_t block_count;
-    uint8_t **blocks;        /* [blocks_max] host copy */
+    int32_t *numbers;        /* [blocks_max] of its blocks in the pool */
+    uint8_t **blocks;        /* [blocks_max] their addresses, host copy */
     uint8_t **device_blocks; /* [blocks_max] what ops read */
     uint8_t *state;          /* state_bytes: rings, then pending pairs */
     bool used;
+};
+
+/* 32 neighbouring blocks of the pool; runs never cross its border. */
+#define KV_RUN_BLOCKS 32
+struct kv_extent {
+    uint32_t free;         /* bit i: block 32 e + i is free */
+    int32_t before, after; /* in the list of extents with an equally long free run; -1: none */
 };
 
 struct kv_cache {
@@ -52,13 +60,25 @@ struct kv_cache {
     int32_t context_max, sequences_max;
     int32_t blocks_max; /* of one sequence: ceil(context_max / 128) */
     int32_t block_total, block_free_count;
-    uint8_t *pool;                 /* [block_total, block_bytes] */
-    int32_t *block_free;           /* stack of free block numbers */
-    uint8_t *states;               /* [sequences_max, state_bytes] */
-    uint8_t **device_blocks;       /* [sequences_max, blocks_max] */
-    uint8_t **blocks;              /* the same on the host */
-    int32_t *ids;                  /* [2, sequences_max, context_max]: ids, then compressed ones */
-    struct kv_sequence *sequences; /* [sequences_max] */
+    uint8_t *pool;                    /* [block_total, block_bytes] */
+    int32_t *block_ids;               /* [block_total, 2, 128]: token ids, then their Engram ids */
+    int32_t *block_references;        /* [block_total]; 0: free */
+    struct kv_extent *extents;        /* [ceil(block_total / 32)] */
+    int32_t lists[KV_RUN_BLOCKS + 1]; /* first extent by length of its longest free run; -1: none */
+    uint64_t lists_used;              /* bit n: lists[n] has one */
+    uint8_t *states;                  /* [sequences_max, state_bytes] */
+    uint8_t **device_blocks;          /* [sequences_max, blocks_max] */
+    uint8_t **blocks;                 /* the same on the host */
+    int32_t *numbers;                 /* [sequences_max, blocks_max] */
+    struct kv_sequence *sequences;    /* [sequences_max] */
+};
+
+struct kv_cache_shape {
+    int32_t context_max, sequences_max;
+    /* Blocks of the pool; 0: sequences_max contexts of context_max tokens. That many always suffice,
+     * forks included: a sequence refers to at most its own share, and a block of several
+     * sequences takes the place of one once only. */
+    int32_t block_total;
 };
 
 /* Bytes that kv_cache_init takes for this shape, by part. */
@@ -68,12 +88,17 @@ struct kv_cache_size {
     uint64_t total_bytes;
 };
 void kv_cache_measure(
-    const struct kv_layout *layout,
-    int32_t context_max,
-    int32_t sequences_max,
-    struct kv_cache_size *out
+    const struct kv_layout *layout, const struct kv_cache_shape *shape, struct kv_cache_size *out
 );
 
+/* Expected errors: MEMORY. */
+MUST_CHECK result kv_cache_init_shape(
+    struct kv_cache *cache,
+    struct backend *backend,
+    const struct kv_layout *layout,
+    const struct kv_cache_shape *shape,
+    struct error *error
+);
 /* The pool holds sequences_max contexts of context_max tokens, so that an admitted sequence can
  * always grow. Expected errors: MEMORY. */
 MUST_CHECK result kv_cache_init(
@@ -86,12 +111,63 @@ MUST_CHECK result kv_cache_init(
 );
 void kv_cache_deinit(struct kv_cache *cache);
 
+/* ---- blocks of the pool ---- */
+
+/* Marks all blocks free; the arrays are there. */
+void kv_block_free_all(struct kv_cache *cache);
+/* Takes a free block, of which there must be one, with one reference: the neighbour of `previous`
+ * (-1: none) when it is free and of the same extent, else the first of a longest free run. */
+int32_t kv_block_take(struct kv_cache *cache, int32_t previous);
+/* One reference more to a block in use. */
+void kv_block_share(struct kv_cache *cache, int32_t number);
+/* One reference less; the last one frees it. */
+void kv_block_drop(struct kv_cache *cache, int32_t number);
+/* Its entries; null when the layout has none. */
+uint8_t *kv_block_address(const struct kv_cache *cache, int32_t number);
+
+/* ---- sequences ---- */
+
 /* An empty sequence, or null when all slots are in use. */
 struct kv_sequence *kv_cache_acquire(struct kv_cache *cache);
+/* A sequence that goes on as the parent would, or null when all slots are in use. Shares all blocks
+ * and copies the window state; neither takes a block before one of the two writes. */
+struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequence *parent);
+/* Blocks that no other sequence refers to become free. */
 void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence);
-/* Gives the sequence blocks for positions [0, tokens). Expected errors: LIMIT. */
+/* Gives the sequence blocks for positions [0, tokens); those of positions from `computed` on become
+ * its own, copied when they are shared. To be called before ids are appended. Takes nothing on
+ * failure. Expected errors: LIMIT. */
 MUST_CHECK result kv_cache_reserve(
     struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens, struct error *error
+);
+/* Whether positions [from, to) lie in blocks that are the sequence's alone. */
+bool kv_cache_is_writable(
+    const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t from, int32_t to
+);
+/* Neighbouring blocks in the pool from the sequence's block `first` on, at most KV_RUN_BLOCKS: what
+ * moves as one extent. */
+int32_t
+kv_cache_run(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t first);
+
+/* Adds one token and its Engram id (0 without tables) in a reserved block. */
+void kv_cache_append(
+    const struct kv_cache *cache, struct kv_sequence *sequence, int32_t id, int32_t compressed
+);
+/* Copies the ids of positions [from, from + count), all below `length`. */
+void kv_cache_read_ids(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t from,
+    int32_t count,
+    int32_t *out
+);
+/* The same for Engram ids. */
+void kv_cache_read_compressed(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t from,
+    int32_t count,
+    int32_t *out
 );
 
 /* Ring of a layer: [W] window records, position p in slot p mod W. */

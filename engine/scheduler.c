@@ -89,18 +89,16 @@ static void note_replay(struct context *context, int32_t prompt_end) {
     sha256_hex(view_of(text, (size_t)length), context->decoder_lineage);
 }
 
+static void append_id(struct engine *engine, struct kv_sequence *kv, int32_t id) {
+    int32_t compressed = engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
+    kv_cache_append(&engine->cache, kv, id, compressed);
+}
+
 static void append_ids(struct engine *engine, struct context *context) {
     struct kv_sequence *kv = context->kv;
     for (int32_t i = 0; i < context->append_count; i++) {
-        int32_t id = context->append[i];
-        kv->ids[kv->length] = id;
-        kv->compressed[kv->length] =
-            engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
-        kv->length++;
+        append_id(engine, kv, context->append[i]);
     }
-    free(context->append);
-    context->append = NULL;
-    context->append_count = 0;
 }
 
 /* Decides which decoder rows the prompt runs. What was computed before an append stays valid for
@@ -131,17 +129,24 @@ static void admit(struct engine *engine, struct context *context) {
         ASSERT(context->kv != NULL); /* live sequences never outnumber the slots */
     }
     struct kv_sequence *kv = context->kv;
-    append_ids(engine, context);
+    struct error error = {0};
+    result reserved =
+        kv_cache_reserve(&engine->cache, kv, kv->length + context->append_count, &error);
+    context->is_replay = false;
+    if (is_ok(reserved)) {
+        append_ids(engine, context);
+        plan_windows(engine, context);
+    }
+    free(context->append);
+    context->append = NULL;
+    context->append_count = 0;
     context->prompt_end = kv->length;
-    plan_windows(engine, context);
     context->facts.prompt_tokens = kv->length;
     context->facts.reused = kv->computed;
     context->facts.hit_position = kv->computed;
     context->facts.window_source = context->is_replay ? "replay"
                                    : kv->computed > 0 ? "live"
                                                       : "cold";
-    struct error error = {0};
-    result reserved = kv_cache_reserve(&engine->cache, kv, kv->length, &error);
     if (is_failed(reserved)) {
         finish(engine, context, FINISH_ERROR, &error);
     }
@@ -159,13 +164,23 @@ static struct context *next_queued(struct engine *engine) {
     return first;
 }
 
-/* Frees what was destroyed, ends what was cancelled, admits what waits. Lock held. */
-static void boundary(struct engine *engine) {
+/* Frees what was destroyed; a fork may wait for the place. Needs no room for events, or a caller that
+ * waits and the one that should take events could be the same thread. Lock held. */
+static void free_dying(struct engine *engine) {
     for (int32_t c = 0; c < engine->context_count; c++) {
         struct context *context = &engine->contexts[c];
         if (context->used && context->is_dying) {
             engine_context_free(engine, context);
-        } else if (context->used && context->state == CONTEXT_RUNNING && context->is_cancelled) {
+            pthread_cond_broadcast(&engine->to_caller);
+        }
+    }
+}
+
+/* Ends what was cancelled, admits what waits. Lock held. */
+static void boundary(struct engine *engine) {
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && context->state == CONTEXT_RUNNING && context->is_cancelled) {
             finish(engine, context, FINISH_CANCELLED, NULL);
         }
     }
@@ -267,12 +282,14 @@ static void sample(struct engine *engine, struct context *context) {
         finish(engine, context, FINISH_CONTEXT, NULL);
         return;
     }
+    struct error error = {0};
+    if (is_failed(kv_cache_reserve(&engine->cache, kv, kv->length + 1, &error))) {
+        finish(engine, context, FINISH_ERROR, &error);
+        return;
+    }
     struct sampled_token token;
     sampler_draw(engine->sampler, context->logits, &context->sampling, kv->length, &token);
-    kv->ids[kv->length] = token.id;
-    kv->compressed[kv->length] =
-        engine->engram == NULL ? 0 : engram_compress(engine->engram, token.id);
-    kv->length++;
+    append_id(engine, kv, token.id);
     context->facts.sampled++;
     struct engine_event event = {
         .type = ENGINE_TOKEN,
@@ -281,15 +298,12 @@ static void sample(struct engine *engine, struct context *context) {
         .logprob = token.logprob,
     };
     pend_event(engine, &event);
-    struct error error = {0};
     if (token.id == engine->model->config.eos_id) {
         finish(engine, context, FINISH_EOS, NULL);
     } else if (context->facts.sampled >= context->tokens_max) {
         finish(engine, context, FINISH_LENGTH, NULL);
     } else if (kv->length >= engine->cache.context_max) {
         finish(engine, context, FINISH_CONTEXT, NULL);
-    } else if (is_failed(kv_cache_reserve(&engine->cache, kv, kv->length, &error))) {
-        finish(engine, context, FINISH_ERROR, &error);
     }
 }
 
@@ -428,13 +442,11 @@ static void run_job(struct engine *engine) {
             engine->plan.sequences_max
         );
     } else {
-        kv->length = (int32_t)request->count;
-        for (int32_t i = 0; i < kv->length; i++) {
-            int32_t id = request->ids[i];
-            kv->ids[i] = id;
-            kv->compressed[i] = engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
+        int32_t count = (int32_t)request->count;
+        job->outcome = kv_cache_reserve(&engine->cache, kv, count, job->error);
+        for (int32_t i = 0; is_ok(job->outcome) && i < count; i++) {
+            append_id(engine, kv, request->ids[i]);
         }
-        job->outcome = kv_cache_reserve(&engine->cache, kv, kv->length, job->error);
         pthread_mutex_unlock(&engine->lock);
         if (is_ok(job->outcome)) {
             job->outcome = job_steps(engine, job, kv);
@@ -457,6 +469,7 @@ static bool has_event_room(const struct engine *engine) {
 
 /* One boundary and one step; false when there was nothing to do. Lock held. */
 static bool work(struct engine *engine) {
+    free_dying(engine);
     if (!has_event_room(engine)) {
         return false;
     }

@@ -309,6 +309,8 @@ struct backend {
     /* memory: 64-byte aligned, zeroed. Expected error: MEMORY */
     result (*allocate)(struct backend *backend, size_t bytes, void **out, struct error *error);
     void (*release)(struct backend *backend, void *memory);
+    /* upload and copy: also another thread that holds the engine's lock, while ops run on other
+     * memory (forks) */
     void (*upload)(struct backend *backend, void *to, const void *from, size_t bytes);
     void (*download)(struct backend *backend, void *to, const void *from, size_t bytes);
     void (*copy)(struct backend *backend, void *to, const void *from, size_t bytes);

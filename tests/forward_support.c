@@ -116,9 +116,7 @@ void bench_append(
 ) {
     MUST(kv_cache_reserve(&bench->cache, sequence, sequence->length + count, error));
     for (int32_t i = 0; i < count; i++) {
-        sequence->ids[sequence->length] = ids[i];
-        sequence->compressed[sequence->length] = engram_compress(bench->engram, ids[i]);
-        sequence->length++;
+        kv_cache_append(&bench->cache, sequence, ids[i], engram_compress(bench->engram, ids[i]));
     }
 }
 
@@ -152,6 +150,50 @@ void bench_run(
         if (logits != NULL) {
             MUST(forward_logits(bench->forward, 0, with_logits, out, error));
             out += (size_t)with_logits * vocabulary;
+        }
+    }
+}
+
+void bench_assert_state_equal(
+    const struct bench *a,
+    const struct kv_sequence *x,
+    const struct bench *b,
+    const struct kv_sequence *y
+) {
+    assert_int_equal(x->computed, y->computed);
+    const struct model_config *config = a->config;
+    size_t key = (size_t)config->index_dim / 2;
+    size_t scale = (size_t)config->index_dim / 32;
+    for (int32_t s = 0; s < config->kv_source_count; s++) {
+        const struct kv_source_layout *source = &a->cache.layout.sources[s];
+        for (int32_t g = 0; g < x->computed / source->ratio; g++) {
+            const uint8_t *p = x->blocks[g / source->entries];
+            const uint8_t *q = y->blocks[g / source->entries];
+            size_t slot = (size_t)(g % source->entries);
+            size_t at = source->main_offset + slot * source->main_record_bytes;
+            assert_memory_equal(p + at, q + at, source->main_record_bytes);
+            at = source->index_code_offset + slot * key;
+            assert_memory_equal(p + at, q + at, key);
+            at = source->index_scale_offset + slot * scale;
+            assert_memory_equal(p + at, q + at, scale);
+        }
+        if (source->ratio == 2 && x->computed % 2 == 1) {
+            assert_memory_equal(
+                kv_cache_pending(&a->cache, x, s),
+                kv_cache_pending(&b->cache, y, s),
+                2 * (size_t)config->head_dim * sizeof(float)
+            );
+        }
+    }
+    size_t record = window_record_bytes(config->head_dim);
+    for (int32_t l = 0; l < config->layers; l++) {
+        for (int32_t i = 1; i <= config->window && i <= x->computed; i++) {
+            size_t slot = (size_t)((x->computed - i) % config->window);
+            assert_memory_equal(
+                kv_cache_ring(&a->cache, x, l) + slot * record,
+                kv_cache_ring(&b->cache, y, l) + slot * record,
+                record
+            );
         }
     }
 }

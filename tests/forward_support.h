@@ -60,6 +60,14 @@ void bench_run(
     float *logits,
     struct layer_counters *counters
 );
+/* Everything that later tokens can read is the same, bit for bit: entries, windows of the last W
+ * positions, pending pairs. */
+void bench_assert_state_equal(
+    const struct bench *a,
+    const struct kv_sequence *x,
+    const struct bench *b,
+    const struct kv_sequence *y
+);
 
 bool vectors_has(const struct test_tensors *tensors, const char *format, ...) PRINTF_LIKE(2, 3);
 /* The tensor's data; aborts the test when it is missing. */

@@ -1,160 +1,13 @@
 /* The engine as its callers see it: events, cancelling, destroying, limits, and that what shares the
  * engine changes no token. Thread and memory sanitizers run this too. */
-#include "engine/engine.h"
-#include "engine/engine_internal.h"
-#include "test_safetensors.h"
+#include "engine_support.h"
 
-#include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
 
-#define MODEL_FILE    "golden/tiny-a/config.json"
-#define VOCABULARY    1280
-#define PROMPT        150
 #define PROMPT_WINDOW 16
-#define WAIT_SECONDS  120
-
-/* What the wake function signals; the test waits here as the loop would. */
-struct waker {
-    pthread_mutex_t lock;
-    pthread_cond_t woken;
-    int wakes;
-};
-
-static void wake(void *context) {
-    struct waker *waker = context;
-    pthread_mutex_lock(&waker->lock);
-    waker->wakes++;
-    pthread_cond_signal(&waker->woken);
-    pthread_mutex_unlock(&waker->lock);
-}
-
-struct fixture {
-    struct waker waker;
-    struct engine *engine;
-};
-
-static void model_directory(char path[TEST_PATH_MAX]) {
-    assert_true(test_data_find(path, MODEL_FILE));
-    path[strlen(path) - strlen("/config.json")] = '\0';
-}
-
-static void open_engine(struct fixture *fixture, int32_t sequences, int32_t context) {
-    char path[TEST_PATH_MAX];
-    struct error error = {0};
-    model_directory(path);
-    memset(fixture, 0, sizeof *fixture);
-    pthread_mutex_init(&fixture->waker.lock, NULL);
-    pthread_cond_init(&fixture->waker.woken, NULL);
-    struct engine_options options = {
-        .model_directory = path,
-        .threads = 1,
-        .context_max = context,
-        .sequences_max = sequences,
-        .step_rows_max = 32,
-        .wake = wake,
-        .wake_context = &fixture->waker,
-    };
-    if (is_failed(engine_open(&options, &fixture->engine, &error))) {
-        print_error("%s\n", error.message);
-        fail();
-    }
-}
-
-static void close_engine(struct fixture *fixture) {
-    engine_close(fixture->engine);
-    pthread_cond_destroy(&fixture->waker.woken);
-    pthread_mutex_destroy(&fixture->waker.lock);
-}
-
-/* Blocks until an event is there; fails the test after WAIT_SECONDS. */
-static struct engine_event next_event(struct fixture *fixture) {
-    struct engine_event event;
-    struct timespec deadline;
-    (void)clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += WAIT_SECONDS;
-    while (!engine_next_event(fixture->engine, &event)) {
-        pthread_mutex_lock(&fixture->waker.lock);
-        int failed = 0;
-        while (fixture->waker.wakes == 0 && failed == 0) {
-            failed = pthread_cond_timedwait(&fixture->waker.woken, &fixture->waker.lock, &deadline);
-        }
-        fixture->waker.wakes = 0;
-        pthread_mutex_unlock(&fixture->waker.lock);
-        assert_int_equal(failed, 0);
-    }
-    return event;
-}
-
-static void make_prompt(int32_t *ids, int32_t count, uint32_t seed) {
-    for (int32_t i = 0; i < count; i++) {
-        seed = seed * 1664525U + 1013904223U;
-        ids[i] = 3 + (int32_t)((seed >> 8) % 1200U);
-    }
-}
-
-static uint64_t create(struct fixture *fixture) {
-    uint64_t sequence = 0;
-    struct error error;
-    assert_true(is_ok(engine_sequence_create(fixture->engine, &sequence, &error)));
-    return sequence;
-}
-
-static result generate(
-    struct fixture *fixture,
-    uint64_t sequence,
-    const int32_t *ids,
-    size_t count,
-    int32_t tokens,
-    struct error *error
-) {
-    struct generation_request request = {
-        .sequence = sequence,
-        .append = ids,
-        .append_count = count,
-        .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 42},
-        .tokens_max = tokens,
-    };
-    return engine_generate(fixture->engine, &request, error);
-}
-
-static void must_generate(
-    struct fixture *fixture, uint64_t sequence, const int32_t *ids, size_t count, int32_t tokens
-) {
-    struct error error = {0};
-    if (is_failed(generate(fixture, sequence, ids, count, tokens, &error))) {
-        print_error("%s\n", error.message);
-        fail();
-    }
-}
-
-/* Collects the tokens of one generation; events of other sequences fail the test. */
-static struct engine_event
-collect(struct fixture *fixture, uint64_t sequence, int32_t *tokens, int32_t *count) {
-    *count = 0;
-    for (;;) {
-        struct engine_event event = next_event(fixture);
-        assert_true(event.sequence == sequence);
-        if (event.type == ENGINE_TOKEN) {
-            assert_true(event.logprob <= 0 && isfinite(event.logprob));
-            tokens[(*count)++] = event.token;
-        } else if (event.type == ENGINE_FINISHED) {
-            return event;
-        }
-    }
-}
-
-static void check_facts(const struct generation_facts *facts, int32_t sampled) {
-    assert_int_equal(facts->evaluated + facts->reused, facts->prompt_tokens);
-    assert_int_equal(facts->hit_position, facts->reused);
-    assert_int_equal(facts->rebuilt, 0);
-    assert_int_equal(facts->sampled, sampled);
-    assert_int_equal(strlen(facts->lineage), 64);
-    assert_true(facts->queued_us >= 0 && facts->prefill_us >= 0 && facts->decode_us >= 0);
-}
 
 static void generation_reports_progress_tokens_and_facts(void **state) {
     (void)state;
@@ -202,12 +55,6 @@ static void generation_reports_progress_tokens_and_facts(void **state) {
     assert_string_equal(info.model_name, "tiny-a");
     close_engine(&fixture);
 }
-
-struct run {
-    int32_t prompt[PROMPT];
-    int32_t tokens[64];
-    int32_t count;
-};
 
 /* Turn by turn, alone or beside another sequence, evaluated before or at once: the same tokens. */
 static void sequences_interleaved_equal_alone(void **state) {

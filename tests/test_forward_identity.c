@@ -32,51 +32,6 @@ static void open_bench(struct bench *bench, const char *isa, int32_t threads, in
     bench_open(bench, &options);
 }
 
-/* Everything that later tokens can read: entries, windows of the last W positions, pending pairs. */
-static void assert_state_equal(
-    const struct bench *a,
-    const struct kv_sequence *x,
-    const struct bench *b,
-    const struct kv_sequence *y
-) {
-    assert_int_equal(x->computed, y->computed);
-    const struct model_config *config = a->config;
-    size_t key = (size_t)config->index_dim / 2;
-    size_t scale = (size_t)config->index_dim / 32;
-    for (int32_t s = 0; s < config->kv_source_count; s++) {
-        const struct kv_source_layout *source = &a->cache.layout.sources[s];
-        for (int32_t g = 0; g < x->computed / source->ratio; g++) {
-            const uint8_t *p = x->blocks[g / source->entries];
-            const uint8_t *q = y->blocks[g / source->entries];
-            size_t slot = (size_t)(g % source->entries);
-            size_t at = source->main_offset + slot * source->main_record_bytes;
-            assert_memory_equal(p + at, q + at, source->main_record_bytes);
-            at = source->index_code_offset + slot * key;
-            assert_memory_equal(p + at, q + at, key);
-            at = source->index_scale_offset + slot * scale;
-            assert_memory_equal(p + at, q + at, scale);
-        }
-        if (source->ratio == 2 && x->computed % 2 == 1) {
-            assert_memory_equal(
-                kv_cache_pending(&a->cache, x, s),
-                kv_cache_pending(&b->cache, y, s),
-                2 * (size_t)config->head_dim * sizeof(float)
-            );
-        }
-    }
-    size_t record = window_record_bytes(config->head_dim);
-    for (int32_t l = 0; l < config->layers; l++) {
-        for (int32_t i = 1; i <= config->window && i <= x->computed; i++) {
-            size_t slot = (size_t)((x->computed - i) % config->window);
-            assert_memory_equal(
-                kv_cache_ring(&a->cache, x, l) + slot * record,
-                kv_cache_ring(&b->cache, y, l) + slot * record,
-                record
-            );
-        }
-    }
-}
-
 /* What everything is compared with: plain C, one thread, one shot, logits of all positions. */
 struct baseline {
     struct bench bench;
@@ -137,12 +92,12 @@ static void check_chunks(struct baseline *base, struct bench *bench, int32_t chu
     struct kv_sequence *all = bench_sequence(bench, base->ids, LENGTH);
     bench_run(bench, all, LENGTH, chunk, true, logits, NULL);
     assert_memory_equal(logits, base->logits, LENGTH * row_bytes(base));
-    assert_state_equal(&base->bench, base->sequence, bench, all);
+    bench_assert_state_equal(&base->bench, base->sequence, bench, all);
     kv_cache_release(&bench->cache, all);
     struct kv_sequence *last = bench_sequence(bench, base->ids, LENGTH);
     bench_run(bench, last, LENGTH, chunk, false, logits, NULL);
     assert_memory_equal(logits, row_of(base, LENGTH - 1), row_bytes(base));
-    assert_state_equal(&base->bench, base->sequence, bench, last);
+    bench_assert_state_equal(&base->bench, base->sequence, bench, last);
     kv_cache_release(&bench->cache, last);
     free(logits);
 }
@@ -184,7 +139,7 @@ static void identity_turn_by_turn_same_bits(void **state) {
             bench_run(&bench, sequence, ends[i], chunks[c], false, logits, NULL);
             assert_memory_equal(logits, row_of(base, ends[i] - 1), row_bytes(base));
         }
-        assert_state_equal(&base->bench, base->sequence, &bench, sequence);
+        bench_assert_state_equal(&base->bench, base->sequence, &bench, sequence);
         kv_cache_release(&bench.cache, sequence);
     }
     free(logits);
@@ -265,8 +220,8 @@ static void check_batch(struct baseline *base, const char *isa) {
     assert_memory_equal(
         logits[0] + (LENGTH - 1) * vocabulary, row_of(base, LENGTH - 1), row_bytes(base)
     );
-    assert_state_equal(&base->bench, base->sequence, &bench, sequences[0]);
-    assert_state_equal(&base->bench, base->sequence, &bench, sequences[1]);
+    bench_assert_state_equal(&base->bench, base->sequence, &bench, sequences[0]);
+    bench_assert_state_equal(&base->bench, base->sequence, &bench, sequences[1]);
     struct bench alone;
     open_bench(&alone, "plain", 1, 1);
     float *last = calloc(1, row_bytes(base));
@@ -274,7 +229,7 @@ static void check_batch(struct baseline *base, const char *isa) {
     struct kv_sequence *third = bench_sequence(&alone, ids[2], 97);
     bench_run(&alone, third, 97, 97, false, last, NULL);
     assert_memory_equal(logits[2] + 96 * vocabulary, last, row_bytes(base));
-    assert_state_equal(&alone, third, &bench, sequences[2]);
+    bench_assert_state_equal(&alone, third, &bench, sequences[2]);
     free(last);
     bench_close(&alone);
     for (int32_t s = 0; s < BATCH; s++) {

@@ -1,0 +1,383 @@
+/* Sequences over the pool of blocks: growing, forking with copy on write, token ids; and the memory
+ * of it all. See kv_cache.h. */
+#include "kv_cache.h"
+
+#define BLOCK_IDS ((size_t)2 * KV_BLOCK_TOKENS)
+
+static int32_t blocks_for(int32_t tokens) {
+    return tokens / KV_BLOCK_TOKENS + (tokens % KV_BLOCK_TOKENS != 0);
+}
+
+static int64_t shape_blocks(const struct kv_cache_shape *shape) {
+    return shape->block_total != 0 ? shape->block_total
+                                   : (int64_t)blocks_for(shape->context_max) * shape->sequences_max;
+}
+
+static size_t extent_count(int32_t blocks) {
+    return ((size_t)blocks + KV_RUN_BLOCKS - 1) / KV_RUN_BLOCKS;
+}
+
+void kv_cache_measure(
+    const struct kv_layout *layout, const struct kv_cache_shape *shape, struct kv_cache_size *out
+) {
+    uint64_t sequences = (uint64_t)shape->sequences_max;
+    uint64_t tables =
+        (uint64_t)blocks_for(shape->context_max) * (2 * sizeof(uint8_t *) + sizeof(int32_t));
+    uint64_t blocks = (uint64_t)shape_blocks(shape);
+    out->pool_bytes = blocks * layout->block_bytes;
+    out->window_bytes_per_sequence = layout->state_bytes;
+    out->total_bytes = out->pool_bytes + blocks * (BLOCK_IDS + 1) * sizeof(int32_t) +
+                       (blocks + KV_RUN_BLOCKS - 1) / KV_RUN_BLOCKS * sizeof(struct kv_extent) +
+                       sequences * (layout->state_bytes + tables + sizeof(struct kv_sequence));
+}
+
+/* Each sequence's share of the tables. */
+static void assign_sequences(struct kv_cache *cache) {
+    size_t blocks = (size_t)cache->blocks_max;
+    for (size_t i = 0; i < (size_t)cache->sequences_max; i++) {
+        struct kv_sequence *sequence = &cache->sequences[i];
+        sequence->numbers = cache->numbers + i * blocks;
+        sequence->blocks = cache->blocks + i * blocks;
+        sequence->device_blocks = cache->device_blocks + i * blocks;
+        sequence->state = cache->states + i * cache->layout.state_bytes;
+    }
+}
+
+static result allocate_device(struct kv_cache *cache, struct error *error) {
+    struct backend *backend = cache->backend;
+    size_t sequences = (size_t)cache->sequences_max;
+    size_t blocks = (size_t)cache->block_total;
+    size_t entries = sequences * (size_t)cache->blocks_max;
+    void *memory = NULL;
+    if (cache->layout.block_bytes > 0) {
+        TRY_NOTE(
+            error,
+            backend->allocate(backend, blocks * cache->layout.block_bytes, &memory, error),
+            "%zu cache blocks",
+            blocks
+        );
+    }
+    cache->pool = memory;
+    TRY_NOTE(
+        error,
+        backend->allocate(backend, sequences * cache->layout.state_bytes, &memory, error),
+        "window state of %zu sequences",
+        sequences
+    );
+    cache->states = memory;
+    TRY_NOTE(
+        error,
+        backend->allocate(backend, entries * sizeof(void *), &memory, error),
+        "tables of %zu cache blocks",
+        entries
+    );
+    cache->device_blocks = memory;
+    return OK;
+}
+
+static result cache_fill(struct kv_cache *cache, struct error *error) {
+    size_t sequences = (size_t)cache->sequences_max;
+    size_t blocks = (size_t)cache->block_total;
+    size_t entries = sequences * (size_t)cache->blocks_max;
+    TRY(allocate_device(cache, error));
+    cache->block_ids = calloc(blocks * BLOCK_IDS, sizeof *cache->block_ids);
+    cache->block_references = calloc(blocks, sizeof *cache->block_references);
+    cache->extents = calloc(extent_count(cache->block_total), sizeof *cache->extents);
+    cache->blocks = calloc(entries, sizeof *cache->blocks);
+    cache->numbers = calloc(entries, sizeof *cache->numbers);
+    cache->sequences = calloc(sequences, sizeof *cache->sequences);
+    if (cache->block_ids == NULL || cache->block_references == NULL || cache->extents == NULL ||
+        cache->blocks == NULL || cache->numbers == NULL || cache->sequences == NULL) {
+        FAIL(error, MEMORY, "no memory for the tables of %zu cache blocks", blocks);
+    }
+    kv_block_free_all(cache);
+    assign_sequences(cache);
+    return OK;
+}
+
+result kv_cache_init_shape(
+    struct kv_cache *cache,
+    struct backend *backend,
+    const struct kv_layout *layout,
+    const struct kv_cache_shape *shape,
+    struct error *error
+) {
+    ASSERT(shape->context_max > 0);
+    ASSERT(shape->sequences_max > 0);
+    ASSERT(shape->block_total >= 0);
+    *cache = (struct kv_cache){
+        .backend = backend,
+        .layout = *layout,
+        .context_max = shape->context_max,
+        .sequences_max = shape->sequences_max,
+        .blocks_max = blocks_for(shape->context_max),
+        .block_total = narrow_i32(shape_blocks(shape)),
+    };
+    result filled = cache_fill(cache, error);
+    if (is_failed(filled)) {
+        kv_cache_deinit(cache);
+    }
+    return filled;
+}
+
+result kv_cache_init(
+    struct kv_cache *cache,
+    struct backend *backend,
+    const struct kv_layout *layout,
+    int32_t context_max,
+    int32_t sequences_max,
+    struct error *error
+) {
+    struct kv_cache_shape shape = {.context_max = context_max, .sequences_max = sequences_max};
+    return kv_cache_init_shape(cache, backend, layout, &shape, error);
+}
+
+void kv_cache_deinit(struct kv_cache *cache) {
+    struct backend *backend = cache->backend;
+    if (backend == NULL) {
+        return;
+    }
+    free(cache->sequences);
+    free(cache->numbers);
+    free(cache->blocks);
+    free(cache->extents);
+    free(cache->block_references);
+    free(cache->block_ids);
+    backend->release(backend, cache->device_blocks);
+    backend->release(backend, cache->states);
+    backend->release(backend, cache->pool);
+    *cache = (struct kv_cache){0};
+}
+
+/* ---- life of a sequence ---------------------------------------------------------------------- */
+
+struct kv_sequence *kv_cache_acquire(struct kv_cache *cache) {
+    for (int32_t i = 0; i < cache->sequences_max; i++) {
+        struct kv_sequence *sequence = &cache->sequences[i];
+        if (!sequence->used) {
+            ASSERT(sequence->block_count == 0);
+            sequence->used = true;
+            sequence->length = 0;
+            sequence->computed = 0;
+            sequence->decoder_floor = 0;
+            return sequence;
+        }
+    }
+    return NULL;
+}
+
+/* Tells ops of the blocks [first, end). */
+static void upload_table(
+    const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t first, int32_t end
+) {
+    if (end > first) {
+        cache->backend->upload(
+            cache->backend,
+            sequence->device_blocks + first,
+            sequence->blocks + first,
+            (size_t)(end - first) * sizeof *sequence->blocks
+        );
+    }
+}
+
+struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequence *parent) {
+    ASSERT(parent->used);
+    int32_t blocks = blocks_for(parent->length);
+    ASSERT(parent->computed <= parent->length);
+    ASSERT(blocks <= parent->block_count);
+    struct kv_sequence *child = kv_cache_acquire(cache);
+    if (child == NULL) {
+        return NULL;
+    }
+    child->length = parent->length;
+    child->computed = parent->computed;
+    child->decoder_floor = parent->decoder_floor;
+    for (int32_t b = 0; b < blocks; b++) {
+        kv_block_share(cache, parent->numbers[b]);
+    }
+    memcpy(child->numbers, parent->numbers, (size_t)blocks * sizeof *child->numbers);
+    memcpy(child->blocks, parent->blocks, (size_t)blocks * sizeof *child->blocks);
+    child->block_count = blocks;
+    upload_table(cache, child, 0, blocks);
+    cache->backend->copy(cache->backend, child->state, parent->state, cache->layout.state_bytes);
+    return child;
+}
+
+void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence) {
+    ASSERT(sequence->used);
+    while (sequence->block_count > 0) {
+        kv_block_drop(cache, sequence->numbers[--sequence->block_count]);
+    }
+    sequence->used = false;
+}
+
+/* ---- growing --------------------------------------------------------------------------------- */
+
+static int32_t *ids_of(const struct kv_cache *cache, int32_t number) {
+    return cache->block_ids + (size_t)number * BLOCK_IDS;
+}
+
+static bool
+is_shared(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t block) {
+    return cache->block_references[sequence->numbers[block]] > 1;
+}
+
+static void put_new_block(struct kv_cache *cache, struct kv_sequence *sequence, int32_t block) {
+    int32_t previous = block == 0 ? -1 : sequence->numbers[block - 1];
+    int32_t number = kv_block_take(cache, previous);
+    sequence->numbers[block] = number;
+    sequence->blocks[block] = kv_block_address(cache, number);
+}
+
+/* Copy on write. Blocks behind `computed` hold ids alone. */
+static void make_private(struct kv_cache *cache, struct kv_sequence *sequence, int32_t block) {
+    int32_t shared = sequence->numbers[block];
+    put_new_block(cache, sequence, block);
+    int32_t own = sequence->numbers[block];
+    memcpy(ids_of(cache, own), ids_of(cache, shared), BLOCK_IDS * sizeof(int32_t));
+    size_t bytes = cache->layout.block_bytes;
+    if (bytes > 0 && sequence->computed > block * KV_BLOCK_TOKENS) {
+        const uint8_t *from = kv_block_address(cache, shared);
+        cache->backend->copy(cache->backend, sequence->blocks[block], from, bytes);
+    }
+    kv_block_drop(cache, shared);
+}
+
+result kv_cache_reserve(
+    struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens, struct error *error
+) {
+    ASSERT(sequence->used);
+    int32_t wanted = blocks_for(tokens);
+    int32_t held = sequence->block_count;
+    int32_t missing = wanted > held ? wanted - held : 0;
+    int32_t first = sequence->computed / KV_BLOCK_TOKENS;
+    int32_t kept = wanted < held ? wanted : held;
+    int32_t copies = 0;
+    for (int32_t b = first; b < kept; b++) {
+        copies += is_shared(cache, sequence, b);
+    }
+    if (wanted > cache->blocks_max || missing + copies > cache->block_free_count) {
+        FAIL(
+            error,
+            LIMIT,
+            "%d more cache blocks and %d copies of shared ones for %d tokens, but %d of %d are "
+            "free and a sequence holds at most %d",
+            missing,
+            copies,
+            tokens,
+            cache->block_free_count,
+            cache->block_total,
+            cache->blocks_max
+        );
+    }
+    for (int32_t b = first; b < kept && copies > 0; b++) {
+        if (is_shared(cache, sequence, b)) {
+            make_private(cache, sequence, b);
+            upload_table(cache, sequence, b, b + 1);
+        }
+    }
+    for (int32_t b = held; b < wanted; b++) {
+        put_new_block(cache, sequence, b);
+    }
+    sequence->block_count = held + missing;
+    upload_table(cache, sequence, held, held + missing);
+    return OK;
+}
+
+bool kv_cache_is_writable(
+    const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t from, int32_t to
+) {
+    bool is_writable = blocks_for(to) <= sequence->block_count;
+    for (int32_t b = from / KV_BLOCK_TOKENS; is_writable && b < blocks_for(to); b++) {
+        is_writable = cache->block_references[sequence->numbers[b]] == 1;
+    }
+    return is_writable;
+}
+
+int32_t
+kv_cache_run(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t first) {
+    ASSERT(first >= 0 && first < sequence->block_count);
+    ASSERT(sequence->block_count <= cache->blocks_max);
+    int32_t count = 1;
+    while (count < KV_RUN_BLOCKS && first + count < sequence->block_count &&
+           sequence->numbers[first + count] == sequence->numbers[first] + count) {
+        count++;
+    }
+    return count;
+}
+
+/* ---- token ids ------------------------------------------------------------------------------- */
+
+void kv_cache_append(
+    const struct kv_cache *cache, struct kv_sequence *sequence, int32_t id, int32_t compressed
+) {
+    int32_t at = sequence->length;
+    ASSERT(at < cache->context_max);
+    ASSERT(kv_cache_is_writable(cache, sequence, at, at + 1));
+    int32_t *ids = ids_of(cache, sequence->numbers[at / KV_BLOCK_TOKENS]);
+    ids[at % KV_BLOCK_TOKENS] = id;
+    ids[KV_BLOCK_TOKENS + at % KV_BLOCK_TOKENS] = compressed;
+    sequence->length++;
+}
+
+/* `plane`: 0 for token ids, 1 for Engram ids. */
+static void read_plane(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    size_t plane,
+    int32_t from,
+    int32_t count,
+    int32_t *out
+) {
+    ASSERT(from >= 0);
+    ASSERT(count >= 0 && count <= sequence->length - from);
+    for (int32_t done = 0; done < count;) {
+        int32_t at = from + done;
+        int32_t inside = at % KV_BLOCK_TOKENS;
+        int32_t some =
+            KV_BLOCK_TOKENS - inside < count - done ? KV_BLOCK_TOKENS - inside : count - done;
+        const int32_t *ids = ids_of(cache, sequence->numbers[at / KV_BLOCK_TOKENS]);
+        ids += plane * KV_BLOCK_TOKENS + (size_t)inside;
+        memcpy(out + done, ids, (size_t)some * sizeof *out);
+        done += some;
+    }
+}
+
+void kv_cache_read_ids(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t from,
+    int32_t count,
+    int32_t *out
+) {
+    read_plane(cache, sequence, 0, from, count, out);
+}
+
+void kv_cache_read_compressed(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t from,
+    int32_t count,
+    int32_t *out
+) {
+    read_plane(cache, sequence, 1, from, count, out);
+}
+
+/* ---- window state ---------------------------------------------------------------------------- */
+
+uint8_t *
+kv_cache_ring(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t layer) {
+    return sequence->state + (size_t)layer * cache->layout.ring_bytes;
+}
+
+float *
+kv_cache_pending(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t source) {
+    int32_t slot = cache->layout.pending_slot[source];
+    if (slot < 0) {
+        return NULL;
+    }
+    size_t rings = cache->layout.state_bytes -
+                   (size_t)cache->layout.pending_count * cache->layout.pending_bytes;
+    uint8_t *at = sequence->state + rings + (size_t)slot * cache->layout.pending_bytes;
+    return (float *)(void *)at;
+}
