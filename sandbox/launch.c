@@ -168,6 +168,9 @@ add_environment(const struct sandbox_policy *policy, struct words *words, struct
     ADD(words, "--clearenv", "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin");
     ADD(words, "--setenv", "HOME", LAUNCH_HOME, "--setenv", "LANG", "C.UTF-8");
     ADD(words, "--setenv", "TERM", "dumb", "--setenv", "USER", "agent");
+    // Python takes compiled code for fresh when size and second of the source are the same, which an
+    // agent's edit right after a test run can leave unchanged: it would then test the old code.
+    ADD(words, "--setenv", "PYTHONDONTWRITEBYTECODE", "1");
     for (size_t i = 0; i < policy->environment_count; i++) {
         const char *pair = policy->environment[i];
         const char *equals = strchr(pair, '=');

@@ -487,6 +487,16 @@ def test_log_level_comes_from_the_environment():
             assert re.search(wanted, ran.stderr), ran.stderr
 
 
+def test_an_edit_within_the_second_of_a_test_run_is_seen_by_python():
+    needs_sandbox()
+    with Scratch() as scratch:
+        scratch.work.mkdir(parents=True, exist_ok=True)
+        code = ("printf 'x = 1\\n' >m.py; touch -d @1000000000 m.py; python3 -c 'import m; print(m.x)'; "
+                "printf 'x = 2\\n' >m.py; touch -d @1000000000 m.py; python3 -c 'import m; print(m.x)'")
+        done = check(hearth("sandbox", "run", "-C", str(scratch.work), "--", "sh", "-c", code), 0)
+        assert done.stdout == b"1\n2\n", done.stdout
+
+
 def test_budgets_stop_with_status_4():
     needs_sandbox()
     with Scratch() as scratch:
