@@ -13,6 +13,7 @@ void *__wrap_realloc(void *old, size_t bytes);   // NOLINT(bugprone-reserved-ide
 static size_t countdown;
 static bool fired;
 static atomic_size_t allocations;
+static atomic_size_t asked_bytes;
 
 void failing_memory_arm(size_t nth) {
     countdown = nth;
@@ -25,6 +26,10 @@ bool failing_memory_fired(void) {
 
 size_t failing_memory_count(void) {
     return atomic_load(&allocations);
+}
+
+size_t failing_memory_bytes(void) {
+    return atomic_load(&asked_bytes);
 }
 
 static bool has_to_fail(void) {
@@ -42,6 +47,7 @@ void *__wrap_malloc(size_t bytes) {
 }
 
 void *__wrap_calloc(size_t count, size_t bytes) {
+    atomic_fetch_add_explicit(&asked_bytes, count * bytes, memory_order_relaxed);
     return has_to_fail() ? NULL : __real_calloc(count, bytes);
 }
 

@@ -13,5 +13,7 @@ void failing_memory_arm(size_t nth);
 bool failing_memory_fired(void);
 /* Allocations of our own code so far, of all threads. */
 size_t failing_memory_count(void);
+/* Bytes asked for by calloc so far; only what a test measures needs it. */
+size_t failing_memory_bytes(void);
 
 #endif

@@ -11,6 +11,9 @@ target_link_options(test_kv_fork PRIVATE -Wl,--wrap=calloc)
 # Built, not run; below the public headers, so not an example.
 add_executable(bench_fork bench_fork.c)
 target_link_libraries(bench_fork PRIVATE engine kernels base hearth_flags)
+hearth_test(test_kv_prefix SOURCES test_kv_prefix.c failing_memory.c LIBRARIES engine base)
+target_link_options(test_kv_prefix PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+hearth_test(test_kv_prefix_model SOURCES test_kv_prefix_model.c LIBRARIES engine base)
 hearth_test(test_sampler SOURCES test_sampler.c LIBRARIES engine base)
 foreach(test test_engine test_engine_forks)
     hearth_test(${test} SOURCES ${test}.c engine_support.c test_safetensors.c
