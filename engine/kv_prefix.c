@@ -2,10 +2,15 @@
 #include "kv_prefix_internal.h"
 
 #include <assert.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define LEASE_MS_DEFAULT    60000
 #define LIFETIME_MS_DEFAULT (72LL * 3600 * 1000)
 #define OVERDUE_MS_DEFAULT  600000
+
+/* A tree of fewer nodes fits into the second-level translation buffer with small pages. */
+#define HUGE_PAGES_FROM 8192
 
 static_assert(KV_BLOCK_TOKENS * sizeof(int32_t) % 64 == 0, "the hash reads 64 bytes at a time");
 
@@ -64,6 +69,17 @@ uint64_t kv_prefix_measure(const struct kv_prefix_options *options) {
            leases * (sizeof(struct lease) + 2 * sizeof(int32_t)) + ghosts * sizeof(struct ghost);
 }
 
+/* A walk touches ten cache lines at a random place per block; with small pages most of its time
+ * would go into page table walks. A hint: nothing depends on it. */
+static void ask_for_huge_pages(void *memory, size_t bytes) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
+    uintptr_t last = ((uintptr_t)memory + bytes) / page * page;
+    if (first < last) {
+        (void)madvise((void *)first, last - first, MADV_HUGEPAGE);
+    }
+}
+
 static bool heap_allocate(struct heap *heap, int32_t count) {
     heap->items = calloc((size_t)count, sizeof *heap->items);
     heap->slots = calloc((size_t)count, sizeof *heap->slots);
@@ -92,6 +108,11 @@ static bool tree_allocate(struct kv_prefix *tree) {
         !heap_allocate(&tree->due_order, options->nodes_max + 1) ||
         !heap_allocate(&tree->lease_order, options->leases_max)) {
         return false;
+    }
+    if (nodes >= HUGE_PAGES_FROM) {
+        ask_for_huge_pages(tree->nodes, nodes * sizeof *tree->nodes);
+        ask_for_huge_pages(tree->tokens, nodes * KV_BLOCK_TOKENS * sizeof *tree->tokens);
+        ask_for_huge_pages(tree->buckets, buckets * sizeof *tree->buckets);
     }
     memset(tree->buckets, 0xFF, buckets * sizeof *tree->buckets);
     memset(tree->ghost_buckets, 0xFF, ghost_buckets * sizeof *tree->ghost_buckets);

@@ -12,21 +12,23 @@
 enum stamp { STAMP_UNTOLD, STAMP_ABANDONED, STAMP_FINISHED, STAMP_OPEN };
 
 struct node {
-    uint64_t hash; /* of all tokens from the root on */
-    struct kv_lineage lineage;
-    int64_t used_ms;
-    int64_t expected_ms; /* of a return, NEVER when unknown */
-    uint64_t used;       /* order of last use */
-    uint32_t generation;
+    /* The first line of the cache: all that a walk reads. */
+    uint64_t hash;      /* of all tokens from the root on */
     int32_t parent;     /* of a free slot: the next free one */
     int32_t chain_next; /* in the same hash bucket */
-    int32_t first_child, sibling_next, sibling_previous;
+    uint32_t generation;
     int32_t block;
     int32_t depth; /* blocks up to this one */
+    int32_t first_child, sibling_next, sibling_previous;
     int32_t lease_count;
     uint8_t stamp;
     bool is_exact;
     bool is_live;
+    uint64_t used; /* order of last use */
+    int64_t used_ms;
+    /* The second line. */
+    int64_t expected_ms; /* of a return, NEVER when unknown */
+    struct kv_lineage lineage;
 };
 
 struct lease {

@@ -175,7 +175,6 @@ static void prefetch_node(const struct kv_prefix *tree, uint64_t hash) {
     const char *node = (const char *)&tree->nodes[index];
     const char *tokens = (const char *)node_tokens(tree, index);
     __builtin_prefetch(node);
-    __builtin_prefetch(node + 64);
     for (int32_t i = 0; i < KV_BLOCK_TOKENS * 4; i += 64) {
         __builtin_prefetch(tokens + i);
     }

@@ -46,6 +46,8 @@ EXTRA = {
     "sandbox/inner_main.c": [],  # links nothing of ours
     # The roofline counts the bytes of the model's weights by storage class.
     "examples/bench_engine.c": PUBLIC + ["engine/model.h"],
+    # The prefix tree alone, without a model.
+    "examples/bench_prefix.c": PUBLIC + ["engine/kv_prefix.h"],
 }
 
 # External headers and the files that may touch them.

@@ -70,7 +70,7 @@ static struct log real, model;
 static struct kv_prefix *tree;
 static int32_t prompts[PROMPTS][TOKENS + B];
 static int32_t prompt_counts[PROMPTS];
-static int64_t model_now = INT64_MIN, test_now;
+static int64_t model_now, test_now;
 static uint64_t use;
 static int32_t operation;
 static uint64_t random_state;
@@ -698,6 +698,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s\n", error.message);
         return 1;
     }
+    kv_prefix_advance(tree, model_now);
     for (operation = 0; operation < OPERATIONS; operation++) {
         step();
         compare();
