@@ -164,18 +164,54 @@ void kv_block_share(struct kv_cache *cache, int32_t number) {
     cache->block_references[number]++;
 }
 
-void kv_block_drop(struct kv_cache *cache, int32_t number) {
+bool kv_block_drop(struct kv_cache *cache, int32_t number) {
     ASSERT(number >= 0 && number < cache->block_total);
     ASSERT(cache->block_references[number] > 0);
-    if (--cache->block_references[number] == 0) {
-        ASSERT(!is_free(cache, number));
-        flip(cache, number);
-        cache->block_free_count++;
-        ASSERT(cache->block_free_count <= cache->block_total);
+    if (--cache->block_references[number] > 0) {
+        return false;
     }
+    ASSERT(!is_free(cache, number));
+    flip(cache, number);
+    cache->block_free_count++;
+    ASSERT(cache->block_free_count <= cache->block_total);
+    return true;
 }
 
 uint8_t *kv_block_address(const struct kv_cache *cache, int32_t number) {
     ASSERT(number >= 0 && number < cache->block_total);
     return cache->pool == NULL ? NULL : cache->pool + (size_t)number * cache->layout.block_bytes;
+}
+
+static int32_t *ids_of(const struct kv_cache *cache, int32_t number) {
+    ASSERT(number >= 0 && number < cache->block_total);
+    return cache->block_ids + (size_t)number * 2 * KV_BLOCK_TOKENS;
+}
+
+const int32_t *kv_block_ids(const struct kv_cache *cache, int32_t number) {
+    return ids_of(cache, number);
+}
+
+void kv_block_fill(
+    const struct kv_cache *cache,
+    int32_t number,
+    const int32_t *tokens,
+    const int32_t *compressed,
+    const uint8_t *bytes
+) {
+    ASSERT(cache->block_references[number] == 1);
+    int32_t *ids = ids_of(cache, number);
+    memcpy(ids, tokens, KV_BLOCK_TOKENS * sizeof *ids);
+    memcpy(ids + KV_BLOCK_TOKENS, compressed, KV_BLOCK_TOKENS * sizeof *ids);
+    if (cache->layout.block_bytes > 0) {
+        uint8_t *to = kv_block_address(cache, number);
+        cache->backend->upload(cache->backend, to, bytes, cache->layout.block_bytes);
+    }
+}
+
+void kv_block_read(const struct kv_cache *cache, int32_t number, uint8_t *bytes) {
+    ASSERT(cache->block_references[number] > 0);
+    if (cache->layout.block_bytes > 0) {
+        const uint8_t *from = kv_block_address(cache, number);
+        cache->backend->download(cache->backend, bytes, from, cache->layout.block_bytes);
+    }
 }

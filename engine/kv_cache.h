@@ -33,11 +33,15 @@ kv_layout_make(const struct model_config *config, struct kv_layout *out, struct 
 uint64_t kv_layout_token_bytes(const struct kv_layout *layout);
 
 /* One context's caches. `computed` positions have their entries, windows and pending pair stored;
- * ids up to `length` are known. */
+ * ids up to `length` are known. While windows are rebuilt after a cache hit, `computed` is below
+ * `kept`: entries below `kept` are there and shared with others, they are read and never written.
+ */
 struct kv_sequence {
     int32_t length;
     int32_t computed;
+    int32_t kept;          /* H: the write floor; 0 for a sequence that started cold */
     int32_t decoder_floor; /* decoder rings hold nothing valid below this position */
+    int32_t source_floor;  /* the same for the ring of the first decoder layer */
     /* the rest belongs to kv_sequence.c */
     int32_t block_count;
     int32_t *numbers;        /* [blocks_max] of its blocks in the pool */
@@ -71,6 +75,11 @@ struct kv_cache {
     uint8_t **blocks;                 /* the same on the host */
     int32_t *numbers;                 /* [sequences_max, blocks_max] */
     struct kv_sequence *sequences;    /* [sequences_max] */
+    /* Asked to drop references until `blocks` more blocks are free, before kv_cache_reserve refuses
+     * for want of them; what it frees may be less. Set by the owner after init; null: none. It must
+     * not change sequences. */
+    void (*make_room)(void *context, int32_t blocks);
+    void *make_room_context;
 };
 
 struct kv_cache_shape {
@@ -120,10 +129,23 @@ void kv_block_free_all(struct kv_cache *cache);
 int32_t kv_block_take(struct kv_cache *cache, int32_t previous);
 /* One reference more to a block in use. */
 void kv_block_share(struct kv_cache *cache, int32_t number);
-/* One reference less; the last one frees it. */
-void kv_block_drop(struct kv_cache *cache, int32_t number);
+/* One reference less; the last one frees it. Returns whether it became free. */
+bool kv_block_drop(struct kv_cache *cache, int32_t number);
 /* Its entries; null when the layout has none. */
 uint8_t *kv_block_address(const struct kv_cache *cache, int32_t number);
+/* Ids of a block, host memory: [128] token ids, then [128] Engram ids. */
+const int32_t *kv_block_ids(const struct kv_cache *cache, int32_t number);
+/* Fills a block that nobody reads yet: token ids [128], Engram ids [128], block_bytes of entries
+ * from host memory. */
+void kv_block_fill(
+    const struct kv_cache *cache,
+    int32_t number,
+    const int32_t *tokens,
+    const int32_t *compressed,
+    const uint8_t *bytes
+);
+/* Copies a block's entries [block_bytes] to host memory. */
+void kv_block_read(const struct kv_cache *cache, int32_t number, uint8_t *bytes);
 
 /* ---- sequences ---- */
 
@@ -132,15 +154,34 @@ struct kv_sequence *kv_cache_acquire(struct kv_cache *cache);
 /* A sequence that goes on as the parent would, or null when all slots are in use. Shares all blocks
  * and copies the window state; neither takes a block before one of the two writes. */
 struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequence *parent);
+/* What an empty sequence takes over from the cache. */
+struct kv_adoption {
+    const int32_t *blocks; /* [ceil(kept / 128)] in order; the last one may be used in part */
+    int32_t kept;          /* H: tokens whose ids and entries count */
+    int32_t start;         /* first position to run again, <= kept: what `computed` becomes */
+};
+/* An empty sequence refers to these blocks from now on: the caller's reference to each becomes the
+ * sequence's. Takes no block: one that is used in part is copied when the sequence grows, unless
+ * nobody else refers to it by then. The window state is the caller's to restore or rebuild;
+ * source_floor says that the first decoder layer's ring has nothing below `start`. */
+void kv_cache_adopt(
+    struct kv_cache *cache, struct kv_sequence *sequence, const struct kv_adoption *adoption
+);
+/* The sequence refers to `number` instead of its whole block `index`, which holds the same tokens
+ * and entries: adds a reference to the one and drops the other. Not while the sequence runs. */
+void kv_cache_swap(
+    struct kv_cache *cache, struct kv_sequence *sequence, int32_t index, int32_t number
+);
 /* Blocks that no other sequence refers to become free. */
 void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence);
-/* Gives the sequence blocks for positions [0, tokens); those of positions from `computed` on become
- * its own, copied when they are shared. To be called before ids are appended. Takes nothing on
- * failure. Expected errors: LIMIT. */
+/* Gives the sequence blocks for positions [0, tokens); those of positions from `computed` and
+ * `kept` on become its own, copied when they are shared. To be called before ids are appended. Asks
+ * make_room when the pool lacks blocks. Takes nothing on failure. Expected errors: LIMIT. */
 MUST_CHECK result kv_cache_reserve(
     struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens, struct error *error
 );
-/* Whether positions [from, to) lie in blocks that are the sequence's alone. */
+/* Whether positions [from, to), those below `kept` left out, lie in blocks that are the sequence's
+ * alone. */
 bool kv_cache_is_writable(
     const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t from, int32_t to
 );

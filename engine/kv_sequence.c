@@ -159,7 +159,9 @@ struct kv_sequence *kv_cache_acquire(struct kv_cache *cache) {
             sequence->used = true;
             sequence->length = 0;
             sequence->computed = 0;
+            sequence->kept = 0;
             sequence->decoder_floor = 0;
+            sequence->source_floor = 0;
             return sequence;
         }
     }
@@ -191,7 +193,9 @@ struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequen
     }
     child->length = parent->length;
     child->computed = parent->computed;
+    child->kept = parent->kept;
     child->decoder_floor = parent->decoder_floor;
+    child->source_floor = parent->source_floor;
     for (int32_t b = 0; b < blocks; b++) {
         kv_block_share(cache, parent->numbers[b]);
     }
@@ -201,6 +205,30 @@ struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequen
     upload_table(cache, child, 0, blocks);
     cache->backend->copy(cache->backend, child->state, parent->state, cache->layout.state_bytes);
     return child;
+}
+
+void kv_cache_adopt(
+    struct kv_cache *cache, struct kv_sequence *sequence, const struct kv_adoption *adoption
+) {
+    ASSERT(sequence->used);
+    ASSERT(sequence->length == 0 && sequence->block_count == 0);
+    ASSERT(adoption->start >= 0 && adoption->start <= adoption->kept);
+    ASSERT(adoption->kept <= cache->context_max);
+    int32_t blocks = blocks_for(adoption->kept);
+    for (int32_t b = 0; b < blocks; b++) {
+        int32_t number = adoption->blocks[b];
+        ASSERT(number >= 0 && number < cache->block_total);
+        ASSERT(cache->block_references[number] > 0);
+        sequence->numbers[b] = number;
+        sequence->blocks[b] = kv_block_address(cache, number);
+    }
+    sequence->block_count = blocks;
+    sequence->length = adoption->kept;
+    sequence->kept = adoption->kept;
+    sequence->computed = adoption->start;
+    sequence->decoder_floor = 0;
+    sequence->source_floor = adoption->start;
+    upload_table(cache, sequence, 0, blocks);
 }
 
 void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence) {
@@ -229,18 +257,44 @@ static void put_new_block(struct kv_cache *cache, struct kv_sequence *sequence, 
     sequence->blocks[block] = kv_block_address(cache, number);
 }
 
-/* Copy on write. Blocks behind `computed` hold ids alone. */
+/* First position that the sequence itself writes. */
+static int32_t write_start(const struct kv_sequence *sequence) {
+    return sequence->computed > sequence->kept ? sequence->computed : sequence->kept;
+}
+
+/* Copy on write. Blocks behind what is computed or kept hold ids alone. */
 static void make_private(struct kv_cache *cache, struct kv_sequence *sequence, int32_t block) {
     int32_t shared = sequence->numbers[block];
     put_new_block(cache, sequence, block);
     int32_t own = sequence->numbers[block];
     memcpy(ids_of(cache, own), ids_of(cache, shared), BLOCK_IDS * sizeof(int32_t));
     size_t bytes = cache->layout.block_bytes;
-    if (bytes > 0 && sequence->computed > block * KV_BLOCK_TOKENS) {
+    if (bytes > 0 && write_start(sequence) > block * KV_BLOCK_TOKENS) {
         const uint8_t *from = kv_block_address(cache, shared);
         cache->backend->copy(cache->backend, sequence->blocks[block], from, bytes);
     }
     kv_block_drop(cache, shared);
+}
+
+/* What growing to `wanted` blocks takes from the pool. */
+struct growth {
+    int32_t first, common; /* the sequence's blocks [first, common) are looked at for copies */
+    int32_t missing;       /* new blocks */
+    int32_t copies;        /* of shared ones */
+};
+
+static struct growth
+growth_of(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t wanted) {
+    int32_t held = sequence->block_count;
+    struct growth growth = {
+        .first = write_start(sequence) / KV_BLOCK_TOKENS,
+        .common = wanted < held ? wanted : held,
+        .missing = wanted > held ? wanted - held : 0,
+    };
+    for (int32_t b = growth.first; b < growth.common; b++) {
+        growth.copies += is_shared(cache, sequence, b);
+    }
+    return growth;
 }
 
 result kv_cache_reserve(
@@ -249,28 +303,27 @@ result kv_cache_reserve(
     ASSERT(sequence->used);
     int32_t wanted = blocks_for(tokens);
     int32_t held = sequence->block_count;
-    int32_t missing = wanted > held ? wanted - held : 0;
-    int32_t first = sequence->computed / KV_BLOCK_TOKENS;
-    int32_t kept = wanted < held ? wanted : held;
-    int32_t copies = 0;
-    for (int32_t b = first; b < kept; b++) {
-        copies += is_shared(cache, sequence, b);
+    struct growth growth = growth_of(cache, sequence, wanted);
+    int32_t lacking = growth.missing + growth.copies - cache->block_free_count;
+    if (wanted <= cache->blocks_max && lacking > 0 && cache->make_room != NULL) {
+        cache->make_room(cache->make_room_context, lacking);
+        growth = growth_of(cache, sequence, wanted); // a shared block may be its own by now
     }
-    if (wanted > cache->blocks_max || missing + copies > cache->block_free_count) {
+    if (wanted > cache->blocks_max || growth.missing + growth.copies > cache->block_free_count) {
         FAIL(
             error,
             LIMIT,
             "%d more cache blocks and %d copies of shared ones for %d tokens, but %d of %d are "
             "free and a sequence holds at most %d",
-            missing,
-            copies,
+            growth.missing,
+            growth.copies,
             tokens,
             cache->block_free_count,
             cache->block_total,
             cache->blocks_max
         );
     }
-    for (int32_t b = first; b < kept && copies > 0; b++) {
+    for (int32_t b = growth.first; b < growth.common && growth.copies > 0; b++) {
         if (is_shared(cache, sequence, b)) {
             make_private(cache, sequence, b);
             upload_table(cache, sequence, b, b + 1);
@@ -279,16 +332,33 @@ result kv_cache_reserve(
     for (int32_t b = held; b < wanted; b++) {
         put_new_block(cache, sequence, b);
     }
-    sequence->block_count = held + missing;
-    upload_table(cache, sequence, held, held + missing);
+    sequence->block_count = held + growth.missing;
+    upload_table(cache, sequence, held, held + growth.missing);
     return OK;
+}
+
+void kv_cache_swap(
+    struct kv_cache *cache, struct kv_sequence *sequence, int32_t index, int32_t number
+) {
+    ASSERT(index >= 0 && index < write_start(sequence) / KV_BLOCK_TOKENS);
+    int32_t former = sequence->numbers[index];
+    if (number == former) {
+        return;
+    }
+    ASSERT(memcmp(ids_of(cache, former), ids_of(cache, number), BLOCK_IDS * sizeof(int32_t)) == 0);
+    kv_block_share(cache, number);
+    sequence->numbers[index] = number;
+    sequence->blocks[index] = kv_block_address(cache, number);
+    upload_table(cache, sequence, index, index + 1);
+    kv_block_drop(cache, former);
 }
 
 bool kv_cache_is_writable(
     const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t from, int32_t to
 ) {
     bool is_writable = blocks_for(to) <= sequence->block_count;
-    for (int32_t b = from / KV_BLOCK_TOKENS; is_writable && b < blocks_for(to); b++) {
+    from = from > sequence->kept ? from : sequence->kept;
+    for (int32_t b = from / KV_BLOCK_TOKENS; is_writable && from < to && b < blocks_for(to); b++) {
         is_writable = cache->block_references[sequence->numbers[b]] == 1;
     }
     return is_writable;

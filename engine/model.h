@@ -64,6 +64,13 @@ struct model_config {
 /* need(l) = 1 + (layers - 1 - l)(window - 1): trailing rows a decoder layer must run so that the
  * last row is exact (spec 3.13). Encoder layers: INT32_MAX, all rows. */
 int32_t model_rows_needed(const struct model_config *config, int32_t layer);
+/* The same formula for any layer: how many trailing rows of it the last row depends on through
+ * windows. Encoder layers run more than these where they also write entries. */
+int32_t model_rows_reached(const struct model_config *config, int32_t layer);
+/* A = max(0, min(hit - E (W - 1), prompt_end - L (W - 1) - 1)): the first row to run again so that
+ * entries from `hit` on, all windows and the last logits of the prompt are exact, when nothing but
+ * the entries below `hit` is left (architecture section 4, "Exact rebuild"). */
+int32_t model_rebuild_start(const struct model_config *config, int32_t hit, int32_t prompt_end);
 
 struct attention_weights {
     struct weight wq_a, wq_b, wkv, wo_a, wo_b;

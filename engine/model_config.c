@@ -620,9 +620,21 @@ result model_config_parse(struct view text, struct model_config *out, struct err
 
 int32_t model_rows_needed(const struct model_config *config, int32_t layer) {
     ASSERT(layer >= 0 && layer < config->layers);
-    if (layer < config->encoder_layers) {
-        return INT32_MAX;
-    }
+    return layer < config->encoder_layers ? INT32_MAX : model_rows_reached(config, layer);
+}
+
+int32_t model_rows_reached(const struct model_config *config, int32_t layer) {
+    ASSERT(layer >= 0 && layer < config->layers);
     int64_t rows = 1 + (int64_t)(config->layers - 1 - layer) * (config->window - 1);
     return rows > INT32_MAX ? INT32_MAX : (int32_t)rows;
+}
+
+int32_t model_rebuild_start(const struct model_config *config, int32_t hit, int32_t prompt_end) {
+    ASSERT(hit >= 0);
+    ASSERT(hit <= prompt_end);
+    int64_t older = config->window - 1;
+    int64_t entries = hit - config->encoder_layers * older;
+    int64_t windows = prompt_end - config->layers * older - 1;
+    int64_t start = entries < windows ? entries : windows;
+    return start < 0 ? 0 : (int32_t)start;
 }

@@ -1,4 +1,4 @@
-/* Blocks with references: runs, forks, copy on write and refusals, against a naive model that keeps
+/* Blocks with references: runs, forks, adoption, copy on write and refusals, against a naive model that keeps
  * a whole copy of every sequence and counts references by looking. */
 #include "engine/kv_cache.h"
 
@@ -28,7 +28,7 @@ struct trial {
     struct kv_cache cache;
     struct copy copies[SEQUENCES];
     uint32_t seed;
-    int32_t refused, forked, copied;
+    int32_t refused, forked, copied, adopted;
 };
 
 static int32_t draw(struct trial *trial, int32_t below) {
@@ -72,6 +72,11 @@ static void close_trial(struct trial *trial) {
     backend_close(trial->backend);
 }
 
+/* Tokens whose entries are there. */
+static int32_t stored(const struct kv_sequence *sequence) {
+    return sequence->computed > sequence->kept ? sequence->computed : sequence->kept;
+}
+
 /* Every byte of every sequence, and every count, as the copies say. */
 static void check_trial(const struct trial *trial) {
     const struct kv_cache *cache = &trial->cache;
@@ -89,7 +94,7 @@ static void check_trial(const struct trial *trial) {
         for (int32_t p = 0; p < sequence->length; p++) {
             assert_int_equal(ids[p], copy->ids[p] + 1);
         }
-        for (int32_t p = 0; p < sequence->computed; p++) {
+        for (int32_t p = 0; p < stored(sequence); p++) {
             const uint8_t *block = sequence->device_blocks[p / KV_BLOCK_TOKENS];
             assert_int_equal(block[p % KV_BLOCK_TOKENS], copy->entries[p]);
         }
@@ -112,7 +117,7 @@ static void check_trial(const struct trial *trial) {
 static int32_t blocks_needed(const struct trial *trial, const struct copy *copy, int32_t tokens) {
     int32_t needed = 0;
     int32_t end = (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    for (int32_t b = copy->sequence->computed / KV_BLOCK_TOKENS; b < end; b++) {
+    for (int32_t b = stored(copy->sequence) / KV_BLOCK_TOKENS; b < end; b++) {
         bool is_there = b < copy->sequence->block_count;
         needed += !is_there || trial->cache.block_references[copy->sequence->numbers[b]] > 1;
     }
@@ -153,7 +158,7 @@ static void append(struct trial *trial, struct copy *copy) {
     int32_t left = end - sequence->computed;
     int32_t computed = end - (draw(trial, 4) == 0 ? draw(trial, left + 1) : 0);
     assert_true(kv_cache_is_writable(&trial->cache, sequence, sequence->computed, end));
-    for (int32_t p = sequence->computed; p < computed; p++) {
+    for (int32_t p = stored(sequence); p < computed; p++) {
         copy->entries[p] = (uint8_t)draw(trial, 256);
         sequence->blocks[p / KV_BLOCK_TOKENS][p % KV_BLOCK_TOKENS] = copy->entries[p];
     }
@@ -179,6 +184,27 @@ static void fork_copy(struct trial *trial, const struct copy *parent) {
     }
 }
 
+/* A new sequence from the first tokens of another one, as after a hit in the cache. */
+static void adopt(struct trial *trial, struct copy *copy, const struct copy *from) {
+    int32_t kept = draw(trial, stored(from->sequence) + 1);
+    struct kv_adoption adoption = {
+        .blocks = from->sequence->numbers,
+        .kept = kept,
+        .start = kept - draw(trial, 2) * draw(trial, kept + 1),
+    };
+    copy->sequence = kv_cache_acquire(&trial->cache);
+    memcpy(copy->state, copy->sequence->state, trial->cache.layout.state_bytes);
+    for (int32_t b = 0; b < (kept + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS; b++) {
+        kv_block_share(&trial->cache, from->sequence->numbers[b]);
+    }
+    kv_cache_adopt(&trial->cache, copy->sequence, &adoption);
+    assert_int_equal(copy->sequence->length, kept);
+    assert_int_equal(copy->sequence->computed, adoption.start);
+    memcpy(copy->ids, from->ids, sizeof copy->ids);
+    memcpy(copy->entries, from->entries, sizeof copy->entries);
+    trial->adopted++;
+}
+
 static void release(struct trial *trial, struct copy *copy) {
     kv_cache_release(&trial->cache, copy->sequence);
     copy->sequence = NULL;
@@ -188,7 +214,10 @@ static void step(struct trial *trial) {
     struct copy *copy = &trial->copies[draw(trial, SEQUENCES)];
     int32_t action = draw(trial, 20);
     if (copy->sequence == NULL) {
-        if (action == 0) {
+        const struct copy *from = &trial->copies[draw(trial, SEQUENCES)];
+        if (action < 4 && from->sequence != NULL) {
+            adopt(trial, copy, from);
+        } else if (action == 4) {
             copy->sequence = kv_cache_acquire(&trial->cache);
             memcpy(copy->state, copy->sequence->state, trial->cache.layout.state_bytes);
         }
@@ -213,9 +242,14 @@ static void forks_random_trees_equal_naive_copies(void **state) {
             check_trial(trial);
         }
         print_message(
-            "%d forks, %d copies, %d refusals\n", trial->forked, trial->copied, trial->refused
+            "%d forks, %d adoptions, %d copies, %d refusals\n",
+            trial->forked,
+            trial->adopted,
+            trial->copied,
+            trial->refused
         );
         assert_true(trial->refused > 10 && trial->forked > 100 && trial->copied > 100);
+        assert_true(trial->adopted > 20);
         for (int32_t i = 0; i < SEQUENCES; i++) {
             struct copy *copy = &trial->copies[(i * 4 + (int32_t)seed) % SEQUENCES];
             if (copy->sequence != NULL) {
@@ -245,11 +279,150 @@ static void forks_planned_pool_never_refuses(void **state) {
         if (copy->sequence == NULL) {
             copy->sequence = kv_cache_acquire(&trial->cache);
         }
+        copy->sequence->kept = 0;
         copy->sequence->computed = 0; /* all of it is written anew: all of it becomes private */
         assert_true(is_ok(kv_cache_reserve(&trial->cache, copy->sequence, CONTEXT, &error)));
     }
     assert_int_equal(trial->refused, 0);
     assert_int_equal(trial->cache.block_free_count, 0);
+    close_trial(trial);
+    free(trial);
+}
+
+/* ---- the owner of the pool -------------------------------------------------------------------- */
+
+struct keeper {
+    struct kv_cache *cache;
+    int32_t held[4]; /* references of its own; -1: none */
+    int32_t calls, asked;
+};
+
+static void keeper_makes_room(void *context, int32_t blocks) {
+    struct keeper *keeper = context;
+    keeper->calls++;
+    keeper->asked = blocks;
+    for (size_t i = 0; i < COUNT_OF(keeper->held) && blocks > 0; i++) {
+        if (keeper->held[i] >= 0) {
+            blocks -= kv_block_drop(keeper->cache, keeper->held[i]);
+            keeper->held[i] = -1;
+        }
+    }
+}
+
+/* A pool of 4: two blocks of a sequence, which the keeper refers to as well, and two of the keeper
+ * alone. */
+static struct kv_sequence *open_keeper(struct trial *trial, struct keeper *keeper) {
+    open_trial(trial, 1, 4);
+    struct kv_cache *cache = &trial->cache;
+    struct kv_sequence *sequence = kv_cache_acquire(cache);
+    assert_true(is_ok(kv_cache_reserve(cache, sequence, 2 * KV_BLOCK_TOKENS, NULL)));
+    for (int32_t p = 0; p < KV_BLOCK_TOKENS + 8; p++) {
+        kv_cache_append(cache, sequence, p, p);
+    }
+    sequence->computed = sequence->length;
+    *keeper = (struct keeper){.cache = cache};
+    for (int32_t i = 0; i < 2; i++) {
+        kv_block_share(cache, sequence->numbers[i]);
+        keeper->held[i] = sequence->numbers[i];
+        keeper->held[2 + i] = kv_block_take(cache, -1);
+    }
+    cache->make_room = keeper_makes_room;
+    cache->make_room_context = keeper;
+    return sequence;
+}
+
+static void reserve_asks_for_room_before_it_refuses(void **state) {
+    (void)state;
+    struct trial *trial = calloc(1, sizeof *trial);
+    struct keeper keeper;
+    assert_non_null(trial);
+    struct kv_sequence *sequence = open_keeper(trial, &keeper);
+    struct kv_cache *cache = &trial->cache;
+    assert_int_equal(cache->block_free_count, 0);
+    /* One copy of the shared tail is lacking. What the keeper drops first frees nothing, but then
+     * the tail needs no copy any more. */
+    int32_t tail = sequence->numbers[1];
+    assert_true(is_ok(kv_cache_reserve(cache, sequence, 2 * KV_BLOCK_TOKENS, NULL)));
+    assert_int_equal(keeper.calls, 1);
+    assert_int_equal(keeper.asked, 1);
+    assert_int_equal(sequence->numbers[1], tail);
+    assert_int_equal(cache->block_free_count, 1);
+    /* Two more blocks: one is free, one lacking. */
+    assert_true(is_ok(kv_cache_reserve(cache, sequence, 4 * KV_BLOCK_TOKENS, NULL)));
+    assert_int_equal(keeper.calls, 2);
+    assert_int_equal(keeper.asked, 1);
+    /* Nothing is left: refused after asking; beyond the context nobody is asked. */
+    struct error error = {0};
+    assert_int_equal(
+        kv_cache_reserve(cache, sequence, 6 * KV_BLOCK_TOKENS, &error).code, RESULT_LIMIT
+    );
+    assert_int_equal(keeper.calls, 3);
+    assert_int_equal(keeper.asked, 2);
+    assert_int_equal(
+        kv_cache_reserve(cache, sequence, CONTEXT + KV_BLOCK_TOKENS, &error).code, RESULT_LIMIT
+    );
+    assert_int_equal(keeper.calls, 3);
+    close_trial(trial);
+    free(trial);
+}
+
+/* An equal block of somebody else takes the place of the sequence's own, whose memory is free. */
+static void swap_drops_own_block(void **state) {
+    (void)state;
+    struct trial *trial = calloc(1, sizeof *trial);
+    assert_non_null(trial);
+    open_trial(trial, 1, 8);
+    struct kv_cache *cache = &trial->cache;
+    struct kv_sequence *sequences[2];
+    for (int32_t s = 0; s < 2; s++) {
+        sequences[s] = kv_cache_acquire(cache);
+        assert_true(is_ok(kv_cache_reserve(cache, sequences[s], 2 * KV_BLOCK_TOKENS, NULL)));
+        for (int32_t p = 0; p < KV_BLOCK_TOKENS + 1; p++) {
+            kv_cache_append(cache, sequences[s], p, p + 1);
+        }
+        sequences[s]->computed = sequences[s]->length;
+    }
+    int32_t own = sequences[1]->numbers[0];
+    int32_t other = sequences[0]->numbers[0];
+    kv_cache_swap(cache, sequences[1], 0, own); /* nothing to do */
+    assert_int_equal(cache->block_references[own], 1);
+    kv_cache_swap(cache, sequences[1], 0, other);
+    assert_int_equal(cache->block_references[own], 0);
+    assert_int_equal(cache->block_references[other], 2);
+    assert_int_equal(sequences[1]->numbers[0], other);
+    assert_ptr_equal(sequences[1]->blocks[0], kv_block_address(cache, other));
+    assert_ptr_equal(sequences[1]->device_blocks[0], kv_block_address(cache, other));
+    assert_int_equal(cache->block_free_count, 5);
+    close_trial(trial);
+    free(trial);
+}
+
+/* A block goes through host memory and back with its ids. */
+static void block_filled_from_host_reads_the_same(void **state) {
+    (void)state;
+    struct trial *trial = calloc(1, sizeof *trial);
+    assert_non_null(trial);
+    open_trial(trial, 1, 2);
+    struct kv_cache *cache = &trial->cache;
+    int32_t ids[2][KV_BLOCK_TOKENS];
+    size_t bytes = cache->layout.block_bytes;
+    uint8_t *from = malloc(bytes);
+    uint8_t *to = malloc(bytes);
+    assert_true(from != NULL && to != NULL && bytes > 0);
+    for (size_t i = 0; i < bytes; i++) {
+        from[i] = (uint8_t)draw(trial, 256);
+    }
+    for (int32_t i = 0; i < KV_BLOCK_TOKENS; i++) {
+        ids[0][i] = draw(trial, 1000);
+        ids[1][i] = draw(trial, 1000);
+    }
+    int32_t number = kv_block_take(cache, -1);
+    kv_block_fill(cache, number, ids[0], ids[1], from);
+    kv_block_read(cache, number, to);
+    assert_memory_equal(to, from, bytes);
+    assert_memory_equal(kv_block_ids(cache, number), ids, sizeof ids);
+    free(from);
+    free(to);
     close_trial(trial);
     free(trial);
 }
@@ -350,6 +523,23 @@ static void append_to_shared_block(struct trial *trial) {
     }
 }
 
+static void swap_with_other_tokens(struct trial *trial) {
+    struct kv_sequence *sequence = kv_cache_acquire(&trial->cache);
+    if (is_ok(kv_cache_reserve(&trial->cache, sequence, KV_BLOCK_TOKENS, NULL))) {
+        for (int32_t p = 0; p < KV_BLOCK_TOKENS; p++) {
+            kv_cache_append(&trial->cache, sequence, 7, 7);
+        }
+        sequence->computed = KV_BLOCK_TOKENS;
+        kv_cache_swap(&trial->cache, sequence, 0, kv_block_take(&trial->cache, -1));
+    }
+}
+
+static void adopt_free_block(struct trial *trial) {
+    int32_t number = 3;
+    struct kv_adoption adoption = {.blocks = &number, .kept = 5, .start = 0};
+    kv_cache_adopt(&trial->cache, kv_cache_acquire(&trial->cache), &adoption);
+}
+
 /* Each dies at an assertion, in a process of its own. */
 static void misuse_is_asserted(void **state) {
     (void)state;
@@ -361,6 +551,8 @@ static void misuse_is_asserted(void **state) {
         release_twice,
         fork_released,
         append_to_shared_block,
+        swap_with_other_tokens,
+        adopt_free_block,
     };
     for (size_t i = 0; i < COUNT_OF(misuses); i++) {
         struct trial *trial = calloc(1, sizeof *trial);
@@ -441,6 +633,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forks_random_trees_equal_naive_copies),
         cmocka_unit_test(forks_planned_pool_never_refuses),
+        cmocka_unit_test(reserve_asks_for_room_before_it_refuses),
+        cmocka_unit_test(swap_drops_own_block),
+        cmocka_unit_test(block_filled_from_host_reads_the_same),
         cmocka_unit_test(pool_growing_in_turn_gives_runs),
         cmocka_unit_test(pool_takes_longest_free_run),
         cmocka_unit_test(misuse_is_asserted),

@@ -68,6 +68,15 @@ static void rows_needed_match_the_specification(void **state) {
     assert_int_equal(model_rows_needed(&c, 30), 1144);
     assert_int_equal(model_rows_needed(&c, 20), 2414);
     assert_int_equal(model_rows_needed(&c, 19), INT32_MAX);
+    assert_int_equal(model_rows_reached(&c, 20), 2414);
+    assert_int_equal(model_rows_reached(&c, 19), 2541);
+    assert_int_equal(model_rows_reached(&c, 0), 4954);
+    assert_int_equal(model_rebuild_start(&c, 10000, 20000), 10000 - 2540); // architecture 4
+    assert_int_equal(model_rebuild_start(&c, 10000, 10001), 10001 - 5081);
+    assert_int_equal(model_rebuild_start(&c, 10000, 12541), 10000 - 2540); // both meet
+    assert_int_equal(model_rebuild_start(&c, 10000, 12540), 10000 - 2541);
+    assert_int_equal(model_rebuild_start(&c, 2540, 20000), 0);
+    assert_int_equal(model_rebuild_start(&c, 2000, 20000), 0);
 }
 
 struct config_case {
