@@ -12,11 +12,7 @@
 
 #include "base/result.h"
 #include "kernels/formats.h"
-
-/* What a block's content depends on beside its tokens: a SHA-256. The root lineage is exact. */
-struct kv_lineage {
-    uint8_t bytes[32];
-};
+#include "kv_key.h"
 
 /* Node and lease ids are never used twice within 2^32 uses of a slot; an old one is refused. */
 #define KV_PREFIX_ROOT ((uint64_t)0)
