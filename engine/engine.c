@@ -358,6 +358,8 @@ static void add_child(
     child->length = parent->length;
     child->kv = kv;
     memcpy(child->decoder_lineage, parent->decoder_lineage, sizeof child->decoder_lineage);
+    child->replay_count = parent->replay_count;
+    memcpy(child->replays, parent->replays, sizeof child->replays);
     child->logits_length = parent->logits_length;
     if (parent->logits_length > 0) {
         memcpy(

@@ -13,6 +13,7 @@
 #define HEARTH_ENGINE_ENGINE_H
 
 #include "base/bytes.h"
+#include "base/clock.h"
 
 struct engine;
 struct tokenizer;
@@ -23,6 +24,28 @@ enum window_mode {
     WINDOW_REPLAY /* decoder layers run the last W prompt rows only: approximate, and said so */
 };
 
+/* Content that depends on windows which were not exact. A replay of the encoder at H restarted its rows
+ * at H - W with empty windows; one of the decoder at N ran decoder rows from N - W on only. */
+enum window_replay_kind { WINDOW_REPLAY_ENCODER, WINDOW_REPLAY_DECODER };
+struct window_replay {
+    enum window_replay_kind kind;
+    int32_t position;
+};
+/* A sequence with as many replays reuses exact content only. */
+#define ENGINE_REPLAYS_MAX 64
+/* Text of a list, as records keep it: "encoder@256 decoder@1800"; "" for none. Any thread.
+ * Expected errors of parse: CORRUPT (naming what is wrong), LIMIT (more than capacity). */
+MUST_CHECK result window_replays_format(
+    const struct window_replay *replays, int32_t count, struct buffer *out, struct error *error
+);
+MUST_CHECK result window_replays_parse(
+    struct view text,
+    struct window_replay *out,
+    int32_t capacity,
+    int32_t *count,
+    struct error *error
+);
+
 struct engine_options {
     const char *model_directory;
     const char *backend;   /* null: "cpu" */
@@ -32,7 +55,17 @@ struct engine_options {
     int32_t sequences_max; /* live sequences; 0: 4 */
     int32_t step_rows_max; /* largest token budget of one step; 0: chosen by the backend */
     uint64_t memory_max;   /* bytes beside the mapped weights; 0: 80 % of what is available now */
-    void (*wake)(void *context); /* null: the caller polls */
+    /* The KV store. Content that is cached is found by every sequence, and after a restart. */
+    const char *cache_directory;     /* of the disk tier; null: none */
+    uint64_t cache_disk_bytes;       /* 0: 16 GiB, at most a quarter of the free space */
+    uint64_t cache_write_bytes_hour; /* written per hour at most; 0: 8 GiB */
+    int64_t cache_lifetime_ms;       /* on disk; 0: 72 hours */
+    uint64_t cache_memory_bytes;     /* blocks beside those that live sequences need; 0: default */
+    uint64_t cache_host_bytes;       /* pool of evicted blocks in host memory; 0: none */
+    uint64_t snapshot_bytes;         /* pool of window snapshots; 0: default */
+    bool has_no_prefix_cache;        /* for measurements: every sequence starts cold */
+    struct clock clock;              /* zero: the machine's; tests may set it */
+    void (*wake)(void *context);     /* null: the caller polls */
     void *wake_context;
 };
 
@@ -42,6 +75,10 @@ struct engine_plan {
     uint64_t kv_bytes_per_token; /* as allocated: block bytes / 128 */
     uint64_t kv_pool_bytes;
     uint64_t window_bytes_per_sequence;
+    uint64_t cache_pool_bytes; /* of kv_pool_bytes: blocks beside those of live sequences */
+    uint64_t snapshot_bytes;
+    uint64_t prefix_bytes; /* tree of cached blocks */
+    uint64_t host_bytes;
     uint64_t scratch_bytes;
     uint64_t total_beside_weights;
     uint64_t memory_max;
@@ -88,7 +125,8 @@ struct sampling {
 /* generation_config.json of the model, else temperature 1.0 and top_p 0.95. */
 void engine_default_sampling(const struct engine *engine, struct sampling *out);
 
-/* An empty context. Expected errors: LIMIT (all sequences_max in use, with the number). */
+/* An empty context. What is cached of its first prompt is found when that is generated from.
+ * Expected errors: LIMIT (all sequences_max in use, with the number). */
 MUST_CHECK result engine_sequence_create(struct engine *engine, uint64_t *out, struct error *error);
 /* A sequence that goes on from the last finished generation as the parent would: same tokens, caches
  * and kept logits, so that its next generation reuses all that the parent had evaluated (window
@@ -104,6 +142,18 @@ void engine_sequence_destroy(struct engine *engine, uint64_t sequence);
 /* Tokens in its context (appended and sampled) as of the last finished generation. */
 int32_t engine_sequence_length(const struct engine *engine, uint64_t sequence);
 
+/* What its owner knows of a sequence; the cache keeps and drops by it. FINISHED and ABANDONED say what
+ * becomes of its content once it is destroyed; a generation that follows takes them back. */
+enum sequence_event {
+    SEQUENCE_WAITING,  /* for a tool, about estimate_ms long; 0: unknown */
+    SEQUENCE_FINISHED, /* the work is done, a follow-up is possible */
+    SEQUENCE_ABANDONED /* nobody comes back: nothing of it is kept for long or written to disk */
+};
+/* Ignored for a sequence that is not there. */
+void engine_sequence_tell(
+    struct engine *engine, uint64_t sequence, enum sequence_event event, int64_t estimate_ms
+);
+
 struct generation_request {
     uint64_t sequence;
     const int32_t *append; /* copied */
@@ -111,6 +161,11 @@ struct generation_request {
     struct sampling sampling;
     int32_t tokens_max; /* sampled tokens at most, >= 0; 0 only evaluates the prompt */
     enum window_mode window;
+    /* Of the first generation of a sequence: computes it as a recorded one was, whose facts had these
+     * replays, whatever is cached now; `window` is ignored. An empty list asks for exact content. */
+    bool has_contract;
+    const struct window_replay *contract; /* copied */
+    int32_t contract_count;               /* at most ENGINE_REPLAYS_MAX */
 };
 
 /* Appends and samples until the end-of-sequence id (which becomes part of the context), tokens_max,
@@ -133,17 +188,31 @@ enum finish_reason {
 /* "end", "length", "context", "cancelled", "error"; static. Any thread. */
 const char *finish_reason_name(enum finish_reason reason);
 
-/* Facts of one generation; evaluated + reused = prompt tokens (promise P8), rebuilt apart. */
+/* Facts of one generation; evaluated + reused = prompt tokens (promise P8), rebuilt apart. Saved rows:
+ * reused - rebuilt. */
 struct generation_facts {
     int32_t prompt_tokens; /* whole context before the first sampled token */
-    int32_t reused;        /* of these, already in the sequence's caches */
+    int32_t reused;        /* of these, global KV that was there: H, the hit position */
     int32_t evaluated;
-    int32_t rebuilt;
+    int32_t rebuilt; /* rows before H that ran again for their windows only: H - rebuilt_from */
     int32_t sampled;
-    int32_t hit_position;      /* = reused for a live sequence */
-    const char *window_source; /* static: "live", "cold", "replay" */
-    char lineage[65];          /* root lineage */
-    char decoder_lineage[65];  /* "0" when exact, else hash(parent, N) per decoder replay */
+    int32_t hit_position; /* = reused */
+    int32_t rebuilt_from; /* first row that ran; = reused when nothing was rebuilt */
+    /* Static. "cold": nothing was reused; "live": the sequence's own; "snapshot"; "rebuilt": exactly,
+     * from rebuilt_from; "replay": approximately, see replays. */
+    const char *window_source;
+    /* Why not more was reused, static: "none" (all that can be is), "never_computed", "evicted",
+     * "expired", "damaged", "other_lineage", "divergent"; and the first position that was not. */
+    const char *miss;
+    int32_t miss_token;
+    int32_t restored_host,
+        restored_disk;        /* of the reused tokens, those that came from these tiers */
+    char lineage[65];         /* root lineage */
+    char block_lineage[65];   /* = lineage when exact, else hash(parent, H) per replay */
+    char decoder_lineage[65]; /* "0" when exact, else hash(parent, N) per replay */
+    /* With the tokens all that re-creates the computation on a cold cache; none: exact. */
+    struct window_replay replays[ENGINE_REPLAYS_MAX];
+    int32_t replay_count;
     int64_t queued_us, prefill_us, decode_us;
 };
 
@@ -162,6 +231,40 @@ struct engine_event {
 
 /* Takes the oldest event; false when there is none. Drain all on each wake. Loop thread. */
 bool engine_next_event(struct engine *engine, struct engine_event *out);
+
+/* ---- the cache ---- */
+
+#define ENGINE_MISSES 7
+struct engine_cache_status {
+    int32_t blocks_total, blocks_free; /* of the device pool */
+    int32_t blocks_live;               /* that live sequences refer to */
+    int32_t nodes, nodes_evictable;    /* of the prefix tree: full blocks found by content */
+    int32_t leases, leases_lapsed;
+    int32_t snapshots, snapshots_max;
+    uint64_t block_bytes, snapshot_bytes; /* of one */
+    uint64_t pool_bytes, snapshot_pool_bytes, prefix_bytes, host_bytes;
+    /* Since the engine was opened. */
+    uint64_t lookups, prompt_tokens, reused_tokens, rebuilt_tokens; /* of first generations */
+    uint64_t misses[ENGINE_MISSES];                                 /* by engine_miss_name */
+    uint64_t blocks_inserted, blocks_deduplicated, blocks_evicted, blocks_expired;
+    uint64_t snapshots_captured, snapshots_used, snapshots_expired, snapshots_evicted;
+    uint64_t restored_host_blocks, restored_disk_blocks;
+    /* Tiers. */
+    int32_t host_blocks, disk_blocks;
+    uint64_t disk_bytes, disk_bytes_max;
+    uint64_t written_bytes, read_bytes, writes_refused;
+    bool has_disk;
+    char trouble[480]; /* why there is no disk tier though one was asked for; "" else */
+};
+void engine_cache_status(struct engine *engine, struct engine_cache_status *out);
+/* The words of generation_facts.miss by number, static; null beyond ENGINE_MISSES. Any thread. */
+const char *engine_miss_name(int32_t miss);
+
+enum cache_tier { CACHE_TIER_TREE, CACHE_TIER_SNAPSHOTS, CACHE_TIER_HOST, CACHE_TIER_DISK };
+/* Drops content as pressure would: for tests. `blocks` of the least valuable, or 0 for all. */
+void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t blocks);
+/* Returns when all blocks that wait to be written are on disk, or given up. */
+void engine_cache_flush(struct engine *engine);
 
 /* ---- the forward pass from the command line and in tests ---- */
 

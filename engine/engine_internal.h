@@ -45,6 +45,8 @@ struct context {
     int32_t tokens_max;
     enum window_mode window;
     char decoder_lineage[SHA256_HEX_BYTES];
+    struct window_replay replays[ENGINE_REPLAYS_MAX]; /* in the order in which they happened */
+    int32_t replay_count;
     int64_t queued_at_us;
 
     /* of the engine thread while RUNNING */

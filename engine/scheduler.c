@@ -61,7 +61,10 @@ static void finish(
         facts->decode_us = now - context->prefilled_at_us;
     }
     memcpy(facts->lineage, engine->info.root_lineage, sizeof facts->lineage);
+    memcpy(facts->block_lineage, engine->info.root_lineage, sizeof facts->block_lineage);
     memcpy(facts->decoder_lineage, context->decoder_lineage, sizeof facts->decoder_lineage);
+    facts->replay_count = context->replay_count;
+    memcpy(facts->replays, context->replays, sizeof facts->replays);
     struct engine_event event = {
         .type = ENGINE_FINISHED,
         .sequence = context->id,
@@ -87,6 +90,17 @@ static void note_replay(struct context *context, int32_t prompt_end) {
     );
     ASSERT(length > 0 && (size_t)length < sizeof text);
     sha256_hex(view_of(text, (size_t)length), context->decoder_lineage);
+    if (context->replay_count == ENGINE_REPLAYS_MAX) {
+        /* Decoder windows depend on the last replay only: the oldest one can be forgotten. */
+        context->replay_count--;
+        memmove(
+            context->replays,
+            context->replays + 1,
+            (size_t)context->replay_count * sizeof *context->replays
+        );
+    }
+    context->replays[context->replay_count++] =
+        (struct window_replay){.kind = WINDOW_REPLAY_DECODER, .position = prompt_end};
 }
 
 static void append_id(struct engine *engine, struct kv_sequence *kv, int32_t id) {
@@ -144,6 +158,9 @@ static void admit(struct engine *engine, struct context *context) {
     context->facts.prompt_tokens = kv->length;
     context->facts.reused = kv->computed;
     context->facts.hit_position = kv->computed;
+    context->facts.rebuilt_from = kv->computed;
+    context->facts.miss = kv->computed > 0 ? "none" : "never_computed";
+    context->facts.miss_token = kv->computed;
     context->facts.window_source = context->is_replay ? "replay"
                                    : kv->computed > 0 ? "live"
                                                       : "cold";

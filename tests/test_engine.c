@@ -375,7 +375,53 @@ static void replay_is_recorded_in_lineage(void **state) {
     event = collect(&fixture, sequence, tokens, &count);
     assert_int_equal(strlen(event.facts.decoder_lineage), 64);
     assert_string_equal(event.facts.window_source, "replay");
+    assert_int_equal(event.facts.replay_count, 1);
+    assert_int_equal(event.facts.replays[0].kind, WINDOW_REPLAY_DECODER);
+    assert_int_equal(event.facts.replays[0].position, event.facts.prompt_tokens);
     close_engine(&fixture);
+}
+
+static void replays_as_text_come_back(void **state) {
+    (void)state;
+    static const struct window_replay list[] = {
+        {WINDOW_REPLAY_ENCODER, 256}, {WINDOW_REPLAY_DECODER, 1800}, {WINDOW_REPLAY_DECODER, 1}};
+    static const char *const wrong[] = {
+        "encoder",
+        "encoder@",
+        "encoder@0",
+        "encoder@-1",
+        "encoder@2147483648",
+        "encoder@1 ",
+        " encoder@1",
+        "encoder@1  decoder@2",
+        "encoder@1,decoder@2",
+        "Encoder@1",
+        "decoder@1x"};
+    struct error error = {0};
+    struct window_replay found[ENGINE_REPLAYS_MAX];
+    int32_t count = -1;
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, 4096);
+    assert_true(is_ok(window_replays_format(list, 3, &text, &error)));
+    assert_true(view_equals_text(buffer_view(&text), "encoder@256 decoder@1800 decoder@1"));
+    assert_true(is_ok(window_replays_parse(buffer_view(&text), found, 3, &count, &error)));
+    assert_int_equal(count, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(found[i].kind, list[i].kind);
+        assert_int_equal(found[i].position, list[i].position);
+    }
+    result full = window_replays_parse(buffer_view(&text), found, 2, &count, &error);
+    assert_int_equal(full.code, RESULT_LIMIT);
+    assert_true(is_ok(window_replays_parse(view_of_text(""), found, 3, &count, &error)));
+    assert_int_equal(count, 0);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        struct view bad = view_of_text(wrong[i]);
+        assert_int_equal(window_replays_parse(bad, found, 9, &count, &error).code, RESULT_CORRUPT);
+    }
+    for (int32_t i = 0; i < ENGINE_MISSES; i++) {
+        assert_non_null(engine_miss_name(i));
+    }
+    assert_null(engine_miss_name(ENGINE_MISSES));
 }
 
 /* A replay cancelled before it reached its window leaves no decoder rows behind: what follows starts
@@ -511,6 +557,7 @@ int main(void) {
         cmocka_unit_test(requests_that_are_wrong_are_refused),
         cmocka_unit_test(logits_same_by_any_chunk_and_window),
         cmocka_unit_test(replay_is_recorded_in_lineage),
+        cmocka_unit_test(replays_as_text_come_back),
         cmocka_unit_test(replay_cancelled_in_prompt_goes_on),
         cmocka_unit_test(step_that_fails_ends_its_generations),
         cmocka_unit_test(plan_refuses_what_does_not_fit),

@@ -1,0 +1,121 @@
+/* The cache as callers of the engine see it: replays as text, events, counts. See engine.h. */
+#include <assert.h>
+
+#include "engine_internal.h"
+#include "kv_prefix.h"
+
+/* ---- replays as text ------------------------------------------------------------------------ */
+
+static const char *const replay_names[] = {
+    [WINDOW_REPLAY_ENCODER] = "encoder",
+    [WINDOW_REPLAY_DECODER] = "decoder",
+};
+
+result window_replays_format(
+    const struct window_replay *replays, int32_t count, struct buffer *out, struct error *error
+) {
+    ASSERT(count >= 0);
+    for (int32_t i = 0; i < count; i++) {
+        ASSERT((size_t)replays[i].kind < COUNT_OF(replay_names));
+        TRY(buffer_append_format(
+            out,
+            error,
+            "%s%s@%d",
+            i == 0 ? "" : " ",
+            replay_names[replays[i].kind],
+            replays[i].position
+        ));
+    }
+    return OK;
+}
+
+static bool parse_replay(struct view word, struct window_replay *out) {
+    for (size_t kind = 0; kind < COUNT_OF(replay_names); kind++) {
+        struct view name = view_of_text(replay_names[kind]);
+        uint64_t position = 0;
+        if (view_starts_with(word, name) && word.length > name.length + 1 &&
+            word.data[name.length] == '@' &&
+            parse_u64(view_slice(word, name.length + 1, SIZE_MAX), &position)) {
+            if (position < 1 || position > INT32_MAX) {
+                return false;
+            }
+            *out = (struct window_replay
+            ){.kind = (enum window_replay_kind)kind, .position = (int32_t)position};
+            return true;
+        }
+    }
+    return false;
+}
+
+result window_replays_parse(
+    struct view text,
+    struct window_replay *out,
+    int32_t capacity,
+    int32_t *count,
+    struct error *error
+) {
+    struct window_replay found[ENGINE_REPLAYS_MAX];
+    int32_t most = capacity < ENGINE_REPLAYS_MAX ? capacity : ENGINE_REPLAYS_MAX;
+    int32_t some = 0;
+    size_t at = 0;
+    while (at < text.length) {
+        size_t end = view_find(text, view_of_text(" "), at);
+        end = end == SIZE_MAX ? text.length : end;
+        struct window_replay replay;
+        if (!parse_replay(view_slice(text, at, end - at), &replay) || end + 1 == text.length) {
+            FAIL(error, CORRUPT, "replay %d of a list is not 'encoder@N' or 'decoder@N'", some + 1);
+        }
+        if (some == most) {
+            FAIL(error, LIMIT, "a list of more than %d replays", most);
+        }
+        found[some++] = replay;
+        at = end + 1;
+    }
+    for (int32_t i = 0; i < some; i++) {
+        out[i] = found[i];
+    }
+    *count = some;
+    return OK;
+}
+
+/* ---- events and counts ---------------------------------------------------------------------- */
+
+static_assert(ENGINE_MISSES == KV_PREFIX_MISSES, "the words of misses are those of the tree");
+
+const char *engine_miss_name(int32_t miss) {
+    return miss >= 0 && miss < ENGINE_MISSES ? kv_prefix_miss_name((enum kv_prefix_miss)miss)
+                                             : NULL;
+}
+
+void engine_sequence_tell(
+    struct engine *engine, uint64_t sequence, enum sequence_event event, int64_t estimate_ms
+) {
+    ASSERT(engine != NULL);
+    ASSERT(estimate_ms >= 0);
+    (void)sequence;
+    (void)event; /* nothing outlives a sequence yet */
+}
+
+void engine_cache_status(struct engine *engine, struct engine_cache_status *out) {
+    pthread_mutex_lock(&engine->lock);
+    const struct kv_cache *cache = &engine->cache;
+    *out = (struct engine_cache_status){
+        .blocks_total = cache->block_total,
+        .blocks_free = cache->block_free_count,
+        .blocks_live = cache->block_total - cache->block_free_count,
+        .block_bytes = cache->layout.block_bytes,
+        .snapshot_bytes = cache->layout.state_bytes,
+        .pool_bytes = engine->plan.kv_pool_bytes,
+    };
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t blocks) {
+    ASSERT(engine != NULL);
+    ASSERT(blocks >= 0);
+    (void)tier;
+}
+
+void engine_cache_flush(struct engine *engine) {
+    ASSERT(engine != NULL);
+}
