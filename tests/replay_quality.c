@@ -89,6 +89,7 @@ static struct kv_sequence *run_encoder_replay(
     struct kv_sequence *sequence = fork_of(bench, base->at);
     memset(sequence->state, 0x5a, (size_t)bench->config->layers * bench->cache.layout.ring_bytes);
     sequence->computed = chosen->hit - window;
+    sequence->kept = chosen->hit; /* shared with the base: not to be written */
     bench_append(bench, sequence, chosen->ids + chosen->hit, chosen->length - chosen->hit);
     struct forward_segment segment = {
         .sequence = sequence,

@@ -153,6 +153,7 @@ static void run_segment(
         sequence->state, rubbish, (size_t)bench->config->layers * bench->cache.layout.ring_bytes
     );
     sequence->computed = start;
+    sequence->kept = HIT;
     bench_append(bench, sequence, suffix, suffix_count);
     struct forward_segment segment = {
         .sequence = sequence,
