@@ -1,0 +1,270 @@
+/* The worker thread of the tiers: everything that touches the disk. See kv_tier_internal.h.
+ *
+ * One piece of work at a time, the lock given back meanwhile: a piece of a ticket, else one queued
+ * block; after each piece read a few blocks are written, so that neither starves. */
+#include "kv_tier_internal.h"
+
+#define NONE              (-1)
+#define WRITES_PER_READ   4
+#define SYNC_EVERY_MS     30000 /* after writes; a crash loses no more than that, and only time */
+#define ADVANCE_EVERY_MS  60000 /* at most; lifetimes are hours */
+#define ADVANCE_LEAST_MS  10
+#define LINEAGE_CHAIN_MAX 64 /* replays upon replays in one sequence */
+
+/* The lock is given back between these two; a disk that hangs shows by busy_since_ms. */
+static void leave(struct kv_tier *tier) {
+    tier->busy_since_ms = clock_monotonic_ms(&tier->options.clock);
+    pthread_mutex_unlock(&tier->lock);
+}
+
+static void come_back(struct kv_tier *tier) {
+    pthread_mutex_lock(&tier->lock);
+    tier->busy_since_ms = -1;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static int32_t find_free_slot(const struct kv_tier *tier) {
+    for (int32_t i = 0; i < KV_TIER_BATCHES; i++) {
+        if (tier->slots[i].state == KV_BATCH_FREE) {
+            return i;
+        }
+    }
+    return NONE;
+}
+
+/* The earliest ticket that wants something from disk. */
+static int32_t find_reader(const struct kv_tier *tier) {
+    int32_t chosen = NONE;
+    int32_t first = 0;
+    for (int32_t i = 0; i < KV_TIER_TICKETS; i++) {
+        bool is_earlier = chosen == NONE || tier->tickets[i].number < tier->tickets[chosen].number;
+        if (is_earlier && kv_ticket_wanted(&tier->tickets[i], &first) > 0) {
+            chosen = i;
+        }
+    }
+    return chosen;
+}
+
+/* A block that is still in the queue: this thread alone takes blocks out, so it stays there. */
+static bool read_queued(
+    struct kv_tier *tier, const struct kv_key *key, uint8_t *bytes, struct kv_disk_about *about
+) {
+    pthread_mutex_lock(&tier->lock);
+    int64_t place = kv_tier_queue_find(tier, key);
+    pthread_mutex_unlock(&tier->lock);
+    if (place < 0) {
+        return false;
+    }
+    const struct kv_about *queued = &tier->queue[place];
+    size_t block_bytes = tier->options.block_bytes;
+    memcpy(bytes, tier->queue_bytes + (size_t)place * block_bytes, block_bytes);
+    about->parent = queued->parent;
+    about->lineage = queued->lineage;
+    memcpy(about->tokens, queued->tokens, sizeof about->tokens);
+    return true;
+}
+
+/* Reads keys of the slot until one does not come. Returns their number; *miss: why no more. */
+static int32_t
+read_keys(struct kv_tier *tier, struct kv_batch_slot *slot, enum kv_prefix_miss *miss) {
+    *miss = KV_PREFIX_MISS_NONE;
+    for (int32_t i = 0; i < slot->count; i++) {
+        const struct kv_key *key = &slot->keys[i];
+        uint8_t *bytes = slot->bytes + (size_t)i * tier->options.block_bytes;
+        struct kv_disk_about *about = &slot->about[i];
+        struct error error = {0};
+        result done = kv_disk_read(tier->disk, key, bytes, about, &error);
+        if (is_failed(done) &&
+            (done.code != RESULT_NOT_FOUND || !read_queued(tier, key, bytes, about))) {
+            *miss = KV_PREFIX_MISS_DAMAGED; /* or unreadable, which kv_tier_trouble names */
+            if (done.code == RESULT_NOT_FOUND) {
+                (void)kv_disk_find(tier->disk, key, 1, miss);
+            }
+            *miss = *miss == KV_PREFIX_MISS_NONE ? KV_PREFIX_MISS_EVICTED : *miss;
+            return i;
+        }
+        slot->records[i] = (struct kv_tier_record){
+            .key = *key,
+            .parent = about->parent,
+            .lineage = about->lineage,
+            .tokens = about->tokens,
+            .bytes = bytes,
+        };
+    }
+    return slot->count;
+}
+
+/* Whether there was something to read. */
+static bool read_piece(struct kv_tier *tier) {
+    int32_t at = find_free_slot(tier);
+    int32_t index = at == NONE ? NONE : find_reader(tier);
+    if (index == NONE) {
+        return false;
+    }
+    struct kv_batch_slot *slot = &tier->slots[at];
+    struct kv_ticket *ticket = &tier->tickets[index];
+    slot->ticket = index;
+    slot->count = kv_ticket_wanted(ticket, &slot->first);
+    slot->state = KV_BATCH_READING;
+    ticket->read = slot->first + slot->count;
+    memcpy(slot->keys, &ticket->keys[slot->first], (size_t)slot->count * sizeof *slot->keys);
+    enum kv_prefix_miss miss = KV_PREFIX_MISS_NONE;
+    leave(tier);
+    int32_t count = read_keys(tier, slot, &miss);
+    come_back(tier);
+    bool is_short = count < slot->count;
+    slot->count = count;
+    if (slot->ticket == NONE) { /* cancelled meanwhile */
+        slot->state = KV_BATCH_FREE;
+        return true;
+    }
+    slot->state = count > 0 ? KV_BATCH_READY : KV_BATCH_FREE;
+    if (is_short && slot->first + count < ticket->end) {
+        ticket->end = slot->first + count;
+        ticket->miss = miss;
+    }
+    if (tier->options.wake != NULL && !tier->is_stopping) {
+        tier->options.wake(tier->options.wake_context);
+    }
+    return true;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+/* Puts on disk what an approximate lineage and those it comes from are, as far as it is known. */
+static void note_lineage(struct kv_tier *tier, const struct kv_lineage *of) {
+    struct kv_lineage child = *of;
+    for (int32_t i = 0; i < LINEAGE_CHAIN_MAX; i++) {
+        struct kv_lineage parent;
+        int32_t position = 0;
+        if (kv_lineage_equals(&child, &tier->options.root) ||
+            kv_disk_lineage(tier->disk, &child, &parent, &position)) {
+            return;
+        }
+        pthread_mutex_lock(&tier->lock);
+        bool is_noted = kv_tier_noted(tier, &child, &parent, &position);
+        pthread_mutex_unlock(&tier->lock);
+        if (!is_noted) {
+            return;
+        }
+        /* Failing, the block is refused: a block less. */
+        result_ignore(kv_disk_note_lineage(tier->disk, &child, &parent, position, NULL));
+        child = parent;
+    }
+}
+
+/* Whether there was a block to write. */
+static bool write_block(struct kv_tier *tier) {
+    if (tier->queue_head == tier->queue_tail) {
+        return false;
+    }
+    size_t place = tier->queue_tail % KV_TIER_QUEUE_BLOCKS;
+    leave(tier);
+    const uint8_t *bytes = tier->queue_bytes + place * tier->options.block_bytes;
+    struct kv_tier_record record = kv_about_record(&tier->queue[place], bytes);
+    enum kv_disk_outcome outcome = KV_DISK_OFF;
+    note_lineage(tier, &record.lineage);
+    result done = kv_disk_write(tier->disk, &record, &outcome, NULL);
+    struct error trouble = {0};
+    kv_disk_trouble(tier->disk, &trouble);
+    come_back(tier);
+    tier->queue_tail++;
+    if (is_ok(done) && outcome == KV_DISK_WRITTEN) {
+        tier->written++;
+        tier->has_unsynced = true;
+    } else if (is_ok(done) && outcome == KV_DISK_PRESENT) {
+        tier->duplicates++;
+    } else {
+        tier->lost++;
+    }
+    if (trouble.code != RESULT_OK) { /* nothing is written any more */
+        tier->lost += tier->queue_head - tier->queue_tail;
+        tier->queue_tail = tier->queue_head;
+    }
+    return true;
+}
+
+/* ---- upkeep ---------------------------------------------------------------------------------- */
+
+static void drop(struct kv_tier *tier) {
+    int64_t blocks = tier->drop_blocks;
+    leave(tier);
+    int64_t dropped = kv_disk_drop(tier->disk, blocks);
+    come_back(tier);
+    tier->dropped = dropped;
+    tier->wants_drop = false;
+    pthread_cond_broadcast(&tier->to_caller);
+}
+
+static void sync_disk(struct kv_tier *tier, int64_t now) {
+    if (tier->has_unsynced) {
+        tier->has_unsynced = false;
+        leave(tier);
+        kv_disk_sync(tier->disk);
+        come_back(tier);
+    }
+    tier->sync_ms = now + SYNC_EVERY_MS;
+    if (tier->queue_head == tier->queue_tail) { /* nothing came meanwhile */
+        tier->wants_sync = false;
+        pthread_cond_broadcast(&tier->to_caller);
+    }
+}
+
+static void advance(struct kv_tier *tier, int64_t now) {
+    leave(tier);
+    int64_t after_ms = kv_disk_advance(tier->disk);
+    come_back(tier);
+    after_ms = after_ms < ADVANCE_LEAST_MS ? ADVANCE_LEAST_MS : after_ms;
+    tier->advance_ms = now + (after_ms > ADVANCE_EVERY_MS ? ADVANCE_EVERY_MS : after_ms);
+}
+
+/* Does what is due, or waits until something is. */
+static void keep_up(struct kv_tier *tier) {
+    int64_t now = kv_tier_machine_ms();
+    bool is_empty = tier->queue_head == tier->queue_tail;
+    if (tier->wants_drop && is_empty) {
+        drop(tier);
+    } else if ((tier->wants_sync && is_empty) || (tier->has_unsynced && now >= tier->sync_ms)) {
+        sync_disk(tier, now);
+    } else if (now >= tier->advance_ms) {
+        advance(tier, now);
+    } else {
+        int64_t until = tier->advance_ms;
+        if (tier->has_unsynced && tier->sync_ms < until) {
+            until = tier->sync_ms;
+        }
+        kv_tier_wait(tier, &tier->to_worker, until);
+    }
+}
+
+void *kv_tier_work(void *context) {
+    struct kv_tier *tier = context;
+    pthread_mutex_lock(&tier->lock);
+    while (!tier->is_stopping) {
+        bool has_read = read_piece(tier);
+        int32_t writes = 0;
+        while (!tier->is_stopping && writes < WRITES_PER_READ && write_block(tier)) {
+            writes++;
+        }
+        if (!has_read && writes == 0 && !tier->is_stopping) {
+            keep_up(tier);
+        }
+    }
+    /* Closing the disk takes time too: index files, a sync. */
+    int64_t write_by_ms = tier->stop_by_ms - tier->options.close_timeout_ms / 4;
+    while (kv_tier_machine_ms() < write_by_ms && write_block(tier)) {
+    }
+    leave(tier);
+    kv_disk_close(tier->disk);
+    come_back(tier);
+    tier->disk = NULL;
+    tier->has_ended = true;
+    bool is_abandoned = tier->is_abandoned;
+    pthread_cond_broadcast(&tier->to_caller);
+    pthread_mutex_unlock(&tier->lock);
+    if (is_abandoned) {
+        kv_tier_free(tier);
+    }
+    return NULL;
+}
