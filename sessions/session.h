@@ -9,7 +9,7 @@
  *         the generation; then, in one batch: session_turn_finish, session_run_append,
  *         session_message_append (what the model wrote)
  *         for each call: session_call_start, the tool, session_call_finish
- *     -> session_finish
+ *     -> session_finish; later perhaps session_resume, and on with turns
  *
  * A crash leaves sessions, turns and calls open; the next writer marks them interrupted, and
  * readers already show them so while no writer lives. Readers (SESSION_READ_ONLY) work beside a
@@ -96,6 +96,7 @@ struct session_begin {
     struct view numerics_version;
     struct view program_version;
     struct view commit_before; /* workspace snapshot before the first step */
+    struct view window_mode;   /* "exact", "replay" */
     struct session_sampler sampler;
     int64_t time_ms_max; /* 0: none */
     int64_t tokens_max;  /* 0: none */
@@ -131,6 +132,23 @@ MUST_CHECK result session_finish(
     struct error *error
 );
 
+/* What continues a session. */
+struct session_resume_begin {
+    struct view backend;
+    struct view numerics_version;
+    struct view program_version;
+    struct view commit_before; /* workspace snapshot before the first step from here on */
+};
+
+/* Opens an ended session again: its agents take further turns and calls until the next
+ * session_finish. How it had ended is kept as a resumption. */
+MUST_CHECK result session_resume(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct session_resume_begin *begin,
+    struct error *error
+);
+
 struct session_agent_begin {
     struct session_id session;
     struct session_id parent; /* "" for the root agent */
@@ -153,17 +171,24 @@ MUST_CHECK result session_turn_start(
 );
 
 /* What a generation depended on (promise P3) and what it cost (P8): evaluated + reused must equal
- * prompt, or INVALID_INPUT. rebuilt counts rows run again only to rebuild windows. */
+ * prompt, or INVALID_INPUT. rebuilt counts rows run again only to rebuild windows. With the tokens
+ * and the session's model digest this re-creates the computation. */
 struct session_cache_facts {
     int64_t prompt_tokens;
     int64_t evaluated_tokens;
     int64_t reused_tokens;
     int64_t rebuilt_tokens;
-    int64_t hit_position;      /* tokens of the prefix that were there, 0: cold */
-    struct view miss_reason;   /* "" when everything was reused that could be */
-    struct view window_source; /* "none", "live", "snapshot", "rebuild", "replay" */
-    struct view lineage;       /* block lineage, hexadecimal */
-    struct view decoder_lineage;
+    int64_t hit_position;    /* tokens of the prefix that were there, 0: cold */
+    int64_t rebuilt_from;    /* first row run again for the windows; "rebuilt" and "replay" only */
+    int64_t restored_host;   /* tokens of the hit that came from host memory */
+    int64_t restored_disk;   /* ... and from the disk */
+    struct view miss_reason; /* why not more was reused; "" when all was that could be */
+    int64_t miss_token;      /* first position that the cache did not have */
+    struct view window_source; /* "cold", "live", "snapshot", "rebuilt", "replay" */
+    struct view replays; /* "encoder@256 decoder@1800": what the content depends on; "": exact */
+    struct view lineage; /* root lineage, hexadecimal */
+    struct view block_lineage;
+    struct view decoder_lineage; /* "0": exact */
     struct view backend;
     struct view numerics_version;
 };
@@ -385,8 +410,23 @@ struct session_agent {
     size_t turn_count;
 };
 
+/* A session that went on: how it had ended before, and what runs it from then on. */
+struct session_resumption {
+    int64_t resumed_ms;
+    int64_t turns_before; /* turns of all its agents until then */
+    struct session_resume_begin begin;
+    enum session_status status; /* of the end before */
+    int64_t ended_ms;           /* 0: not known, the program had died */
+    int64_t exit_status;
+    struct view verdict;
+    struct view stop_reason;
+    struct view commit_after;
+};
+
 struct session_tree {
     struct session_summary session;
+    struct session_resumption *resumptions; /* oldest first */
+    size_t resumption_count;
     struct session_agent *agents; /* in order of creation, the root first */
     size_t agent_count;
 };

@@ -45,8 +45,8 @@ result session_create(
         store,
         "INSERT INTO session (id, created_ms, task, workspace, model, model_digest, backend,"
         " numerics_version, program_version, commit_before, seed, temperature, top_p, effort,"
-        " time_ms_max, tokens_max) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13,"
-        " ?14, ?15, ?16)",
+        " time_ms_max, tokens_max, window_mode) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,"
+        " ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
         error
     ));
     statement_bind_text(&s, 1, id_view(&id));
@@ -66,6 +66,7 @@ result session_create(
     bind_sampler(&s, 11, &begin->sampler);
     statement_bind_i64(&s, 15, begin->time_ms_max);
     statement_bind_i64(&s, 16, begin->tokens_max);
+    statement_bind_text(&s, 17, begin->window_mode);
     TRY(statement_run_once(&s, "session not stored", error));
     *out = id;
     return OK;
@@ -94,6 +95,75 @@ result session_finish(
     statement_bind_text(&s, 6, end->commit_after);
     statement_bind_i64(&s, 7, end->exit_status);
     return statement_run_once(&s, "the session to finish does not exist or has ended", error);
+}
+
+/* Keeps how the session had ended. */
+static result append_resumption(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct session_resume_begin *begin,
+    struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        store,
+        "INSERT INTO resumption (session, resumed_ms, turns_before, backend, numerics_version,"
+        " program_version, commit_before, status, ended_ms, exit_status, verdict, stop_reason,"
+        " commit_after) SELECT s.number, ?2, (SELECT count(*) FROM turn t JOIN agent a"
+        " ON a.number = t.agent WHERE a.session = s.number), ?3, ?4, ?5, ?6, s.status, s.ended_ms,"
+        " s.exit_status, s.verdict, s.stop_reason, s.commit_after FROM session s"
+        " WHERE s.id = ?1 AND s.status <> 0",
+        error
+    ));
+    statement_bind_text(&s, 1, id_view(session));
+    statement_bind_i64(&s, 2, now_ms(store));
+    const struct view texts[] = {
+        begin->backend, begin->numerics_version, begin->program_version, begin->commit_before};
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        statement_bind_text(&s, 3 + (int)i, texts[i]);
+    }
+    return statement_run_once(
+        &s, "the session to go on with does not exist or is still running", error
+    );
+}
+
+static result
+reopen(struct session_store *store, const struct session_id *session, struct error *error) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        store,
+        "UPDATE session SET status = 0, ended_ms = 0, exit_status = 0, verdict = '',"
+        " stop_reason = '' WHERE id = ?1",
+        error
+    ));
+    statement_bind_text(&s, 1, id_view(session));
+    return statement_run_once(&s, "session not opened again", error);
+}
+
+result session_resume(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct session_resume_begin *begin,
+    struct error *error
+) {
+    bool has_batch = store->is_batch;
+    if (!has_batch) {
+        TRY(session_batch_begin(store, error));
+    }
+    result status = append_resumption(store, session, begin, error);
+    if (is_ok(status)) {
+        status = reopen(store, session, error);
+    }
+    if (has_batch) {
+        return status; // the caller commits or undoes
+    }
+    if (is_failed(status)) {
+        session_batch_rollback(store);
+        return status;
+    }
+    return session_batch_commit(store, error);
 }
 
 result session_agent_append(
@@ -153,7 +223,9 @@ result session_turn_start(
 static result check_cache(const struct session_cache_facts *cache, struct error *error) {
     int64_t sum = 0;
     bool negative = cache->prompt_tokens < 0 || cache->evaluated_tokens < 0 ||
-                    cache->reused_tokens < 0 || cache->rebuilt_tokens < 0;
+                    cache->reused_tokens < 0 || cache->rebuilt_tokens < 0 ||
+                    cache->hit_position < 0 || cache->rebuilt_from < 0 || cache->miss_token < 0 ||
+                    cache->restored_host < 0 || cache->restored_disk < 0;
     if (negative || __builtin_add_overflow(cache->evaluated_tokens, cache->reused_tokens, &sum) ||
         sum != cache->prompt_tokens) {
         FAIL(
@@ -185,7 +257,9 @@ result session_turn_finish(
         " reused_tokens = ?5, rebuilt_tokens = ?6, hit_position = ?7, miss_reason = ?8,"
         " window_source = ?9, lineage = ?10, decoder_lineage = ?11, backend = ?12,"
         " numerics_version = ?13, stop_reason = ?14, seed = ?15, temperature = ?16, top_p = ?17,"
-        " effort = ?18, output_tokens = ?19, prefill_ms = ?20, decode_ms = ?21"
+        " effort = ?18, output_tokens = ?19, prefill_ms = ?20, decode_ms = ?21,"
+        " rebuilt_from = ?22, miss_token = ?23, restored_host = ?24, restored_disk = ?25,"
+        " block_lineage = ?26, replays = ?27"
         " WHERE number = ?1 AND is_finished = 0",
         error
     ));
@@ -215,6 +289,12 @@ result session_turn_finish(
     statement_bind_i64(&s, 19, end->output_tokens);
     statement_bind_i64(&s, 20, end->prefill_ms);
     statement_bind_i64(&s, 21, end->decode_ms);
+    statement_bind_i64(&s, 22, cache->rebuilt_from);
+    statement_bind_i64(&s, 23, cache->miss_token);
+    statement_bind_i64(&s, 24, cache->restored_host);
+    statement_bind_i64(&s, 25, cache->restored_disk);
+    statement_bind_text(&s, 26, cache->block_lineage);
+    statement_bind_text(&s, 27, cache->replays);
     return statement_run_once(&s, "the turn to finish does not exist or is finished", error);
 }
 

@@ -133,6 +133,7 @@ write_summary_members(struct json_writer *writer, const struct session_summary *
     write_text(writer, "backend", begin->backend);
     write_text(writer, "numerics_version", begin->numerics_version);
     write_text(writer, "program_version", begin->program_version);
+    write_text(writer, "window_mode", begin->window_mode);
     write_sampler(writer, &begin->sampler);
     write_i64(writer, "time_ms_max", begin->time_ms_max);
     write_i64(writer, "tokens_max", begin->tokens_max);
@@ -227,9 +228,17 @@ static void write_turn_end(struct json_writer *writer, const struct session_turn
     write_i64(writer, "reused_tokens", cache->reused_tokens);
     write_i64(writer, "rebuilt_tokens", cache->rebuilt_tokens);
     write_i64(writer, "hit_position", cache->hit_position);
-    write_text(writer, "miss_reason", cache->miss_reason);
+    write_i64(writer, "restored_host", cache->restored_host);
+    write_i64(writer, "restored_disk", cache->restored_disk);
+    if (cache->miss_reason.length > 0) {
+        write_text(writer, "miss_reason", cache->miss_reason);
+        write_i64(writer, "miss_token", cache->miss_token);
+    }
     write_text(writer, "window_source", cache->window_source);
+    write_i64(writer, "rebuilt_from", cache->rebuilt_from);
+    write_text(writer, "replays", cache->replays);
     write_text(writer, "lineage", cache->lineage);
+    write_text(writer, "block_lineage", cache->block_lineage);
     write_text(writer, "decoder_lineage", cache->decoder_lineage);
     write_text(writer, "backend", cache->backend);
     write_text(writer, "numerics_version", cache->numerics_version);
@@ -284,9 +293,39 @@ static void write_agent(struct json_writer *writer, const struct session_agent *
     json_write_object_end(writer);
 }
 
+static void
+write_resumption(struct json_writer *writer, const struct session_resumption *resumption) {
+    json_write_object_begin(writer);
+    write_i64(writer, "resumed_ms", resumption->resumed_ms);
+    write_i64(writer, "turns_before", resumption->turns_before);
+    write_text(writer, "backend", resumption->begin.backend);
+    write_text(writer, "numerics_version", resumption->begin.numerics_version);
+    write_text(writer, "program_version", resumption->begin.program_version);
+    write_text(writer, "commit_before", resumption->begin.commit_before);
+    write_name(writer, "status", session_status_name(resumption->status));
+    if (resumption->ended_ms != 0) {
+        write_i64(writer, "ended_ms", resumption->ended_ms);
+    }
+    if (resumption->status != SESSION_INTERRUPTED) {
+        write_i64(writer, "exit_status", resumption->exit_status);
+    }
+    write_text(writer, "verdict", resumption->verdict);
+    write_text(writer, "stop_reason", resumption->stop_reason);
+    write_text(writer, "commit_after", resumption->commit_after);
+    json_write_object_end(writer);
+}
+
 void session_tree_write(struct json_writer *writer, const struct session_tree *tree) {
     json_write_object_begin(writer);
     write_summary_members(writer, &tree->session);
+    if (tree->resumption_count > 0) {
+        json_write_key(writer, "resumptions");
+        json_write_array_begin(writer);
+        for (size_t i = 0; i < tree->resumption_count; i++) {
+            write_resumption(writer, &tree->resumptions[i]);
+        }
+        json_write_array_end(writer);
+    }
     json_write_key(writer, "agents");
     json_write_array_begin(writer);
     for (size_t i = 0; i < tree->agent_count; i++) {

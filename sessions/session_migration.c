@@ -7,9 +7,48 @@
 
 #include <unistd.h>
 
-/* Version 1 is the first, so nothing leads to it yet. A later version adds {to, sql} here. */
+/* To version 2: the whole contract of a generation, and sessions that go on. What version 1 knew is
+ * carried over: there every block was filed under the root lineage, "none" meant cold windows, and
+ * the only replays were those of decoder layers at a prompt's end. */
+static const char to_version_2[] =
+    "ALTER TABLE session ADD COLUMN window_mode TEXT NOT NULL DEFAULT '';"
+    "CREATE TABLE resumption ("
+    "    number            INTEGER PRIMARY KEY,"
+    "    session           INTEGER NOT NULL REFERENCES session (number) ON DELETE CASCADE,"
+    "    resumed_ms        INTEGER NOT NULL,"
+    "    turns_before      INTEGER NOT NULL CHECK (turns_before >= 0),"
+    "    backend           TEXT NOT NULL,"
+    "    numerics_version  TEXT NOT NULL,"
+    "    program_version   TEXT NOT NULL,"
+    "    commit_before     TEXT NOT NULL,"
+    "    status            INTEGER NOT NULL CHECK (status BETWEEN 1 AND 4),"
+    "    ended_ms          INTEGER NOT NULL,"
+    "    exit_status       INTEGER NOT NULL,"
+    "    verdict           TEXT NOT NULL,"
+    "    stop_reason       TEXT NOT NULL,"
+    "    commit_after      TEXT NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX resumption_by_session ON resumption (session);"
+    "ALTER TABLE turn ADD COLUMN block_lineage TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE turn ADD COLUMN replays TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE turn ADD COLUMN rebuilt_from INTEGER NOT NULL DEFAULT 0"
+    " CHECK (rebuilt_from >= 0);"
+    "ALTER TABLE turn ADD COLUMN miss_token INTEGER NOT NULL DEFAULT 0 CHECK (miss_token >= 0);"
+    "ALTER TABLE turn ADD COLUMN restored_host INTEGER NOT NULL DEFAULT 0"
+    " CHECK (restored_host >= 0);"
+    "ALTER TABLE turn ADD COLUMN restored_disk INTEGER NOT NULL DEFAULT 0"
+    " CHECK (restored_disk >= 0);"
+    "UPDATE turn SET block_lineage = lineage;"
+    "UPDATE turn SET window_source = 'cold' WHERE window_source = 'none';"
+    "UPDATE turn SET replays = coalesce((SELECT group_concat(word, ' ') FROM"
+    " (SELECT 'decoder@' || p.prompt_tokens AS word FROM turn p WHERE p.agent = turn.agent"
+    "  AND p.position <= turn.position AND p.window_source = 'replay' ORDER BY p.position)), '');";
+
+static const struct session_migration shipped_steps[] = {{2, to_version_2}};
+
 struct session_versions session_versions_shipped(void) {
-    struct session_versions versions = {SESSION_SCHEMA_VERSION, NULL, 0};
+    struct session_versions versions = {
+        SESSION_SCHEMA_VERSION, shipped_steps, COUNT_OF(shipped_steps)};
     return versions;
 }
 

@@ -1,4 +1,4 @@
-/* The queries: lists, ids by prefix, and one session with its tree.
+/* The queries: lists, and one session with its tree.
  *
  * Rows may come from a damaged or hostile file, so numbers are checked before they are used, and
  * all memory comes from an arena with a ceiling. A tree is read inside one transaction: a
@@ -124,7 +124,7 @@ static struct session_sampler take_sampler(struct row *row) {
 #define SUMMARY_COLUMNS                                                                            \
     "number, id, status, created_ms, ended_ms, exit_status, task, workspace, model, model_digest," \
     " backend, numerics_version, program_version, commit_before, seed, temperature, top_p,"        \
-    " effort, time_ms_max, tokens_max, verdict, stop_reason, commit_after"
+    " effort, time_ms_max, tokens_max, verdict, stop_reason, commit_after, window_mode"
 
 static result load_usage(
     struct session_store *store, int64_t session, struct session_usage *out, struct error *error
@@ -210,6 +210,7 @@ static result read_summary(
     summary.verdict = take_text(&row);
     summary.stop_reason = take_text(&row);
     summary.commit_after = take_text(&row);
+    begin->window_mode = take_text(&row);
     TRY(row.status);
     TRY(load_usage(statement->store, *number, &summary.usage, error));
     *out = summary;
@@ -320,100 +321,6 @@ void session_list_destroy(struct session_list *list) {
 void session_list_cleanup(struct session_list **list) {
     session_list_destroy(*list);
     *list = NULL;
-}
-
-/* --------------------------------------------------------------------- ids ---- */
-
-static result
-read_resolved_id(struct statement *s, struct session_id *out, bool *found, struct error *error) {
-    TRY(statement_step(s, found, error));
-    if (!*found) {
-        return OK;
-    }
-    struct row row = row_of(s, NULL, error);
-    *out = take_id(&row);
-    return row.status;
-}
-
-static result
-resolve_last(struct session_store *store, struct session_id *out, struct error *error) {
-    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
-    TRY(statement_begin(
-        &s, store, "SELECT id FROM session ORDER BY created_ms DESC, number DESC LIMIT 1", error
-    ));
-    struct session_id id = {""};
-    bool found = false;
-    TRY(read_resolved_id(&s, &id, &found, error));
-    if (!found) {
-        FAIL(error, NOT_FOUND, "no sessions recorded yet in %s", store->directory);
-    }
-    *out = id;
-    return OK;
-}
-
-/* Lower-cases into `prefix`; refuses what cannot begin an id. */
-static result
-check_prefix(struct view text, char prefix[SESSION_ID_LENGTH + 1], struct error *error) {
-    bool plausible = text.length <= SESSION_ID_LENGTH;
-    for (size_t i = 0; i < text.length && plausible; i++) {
-        unsigned char c = text.data[i];
-        c = (unsigned char)(c >= 'A' && c <= 'F' ? c - 'A' + 'a' : c);
-        plausible = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || c == '-';
-        prefix[i] = (char)c;
-    }
-    if (!plausible) {
-        FAIL(error, INVALID_INPUT, "'%.*s' is no session id", VIEW_ARGUMENTS(text));
-    }
-    if (text.length < SESSION_ID_PREFIX_MIN) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "'%.*s' is too short for a session id: at least %d characters",
-            VIEW_ARGUMENTS(text),
-            SESSION_ID_PREFIX_MIN
-        );
-    }
-    prefix[text.length] = '\0';
-    return OK;
-}
-
-result session_resolve(
-    struct session_store *store, struct view text, struct session_id *out, struct error *error
-) {
-    if (view_equals_text(text, "last")) {
-        return resolve_last(store, out, error);
-    }
-    char prefix[SESSION_ID_LENGTH + 1] = {0};
-    TRY(check_prefix(text, prefix, error));
-    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
-    // 'z' sorts behind every character of an id.
-    TRY(statement_begin(
-        &s,
-        store,
-        "SELECT id FROM session WHERE id >= ?1 AND id < ?1 || 'z' ORDER BY id LIMIT 2",
-        error
-    ));
-    statement_bind_text(&s, 1, view_of_text(prefix));
-    struct session_id first = {""};
-    struct session_id second = {""};
-    bool found = false;
-    TRY(read_resolved_id(&s, &first, &found, error));
-    if (!found) {
-        FAIL(error, NOT_FOUND, "no session '%s' in %s", prefix, store->directory);
-    }
-    TRY(read_resolved_id(&s, &second, &found, error));
-    if (found) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "'%s' is the beginning of several session ids, such as %s and %s",
-            prefix,
-            first.text,
-            second.text
-        );
-    }
-    *out = first;
-    return OK;
 }
 
 /* -------------------------------------------------------------------- tree ---- */
@@ -610,6 +517,12 @@ static result read_turn(
     turn->end.prefill_ms = take_i64(&row);
     turn->end.decode_ms = take_i64(&row);
     turn->end.stop_reason = take_text(&row);
+    cache->rebuilt_from = take_i64(&row);
+    cache->miss_token = take_i64(&row);
+    cache->restored_host = take_i64(&row);
+    cache->restored_disk = take_i64(&row);
+    cache->block_lineage = take_text(&row);
+    cache->replays = take_text(&row);
     return row.status;
 }
 
@@ -623,7 +536,8 @@ static result load_turns(
         "SELECT number, position, is_finished, started_ms, ended_ms, prompt_tokens,"
         " evaluated_tokens, reused_tokens, rebuilt_tokens, hit_position, miss_reason,"
         " window_source, lineage, decoder_lineage, backend, numerics_version, seed, temperature,"
-        " top_p, effort, output_tokens, prefill_ms, decode_ms, stop_reason FROM turn"
+        " top_p, effort, output_tokens, prefill_ms, decode_ms, stop_reason, rebuilt_from,"
+        " miss_token, restored_host, restored_disk, block_lineage, replays FROM turn"
         " WHERE agent = ?1 ORDER BY position",
         error
     ));
@@ -683,6 +597,56 @@ static result load_agents(
     }
 }
 
+static result read_resumption(
+    const struct loader *loader,
+    const struct statement *s,
+    struct session_resumption *out,
+    struct error *error
+) {
+    struct row row = row_of(s, loader->arena, error);
+    out->resumed_ms = take_i64(&row);
+    out->turns_before = take_small(&row, INT64_MAX, "resumption.turns_before");
+    out->begin.backend = take_text(&row);
+    out->begin.numerics_version = take_text(&row);
+    out->begin.program_version = take_text(&row);
+    out->begin.commit_before = take_text(&row);
+    out->status = (enum session_status)take_small(&row, SESSION_INTERRUPTED, "resumption.status");
+    out->ended_ms = take_i64(&row);
+    out->exit_status = take_i64(&row);
+    out->verdict = take_text(&row);
+    out->stop_reason = take_text(&row);
+    out->commit_after = take_text(&row);
+    return row.status;
+}
+
+static result load_resumptions(
+    const struct loader *loader, int64_t session, struct session_tree *tree, struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        loader->store,
+        "SELECT resumed_ms, turns_before, backend, numerics_version, program_version,"
+        " commit_before, status, ended_ms, exit_status, verdict, stop_reason, commit_after"
+        " FROM resumption WHERE session = ?1 ORDER BY number",
+        error
+    ));
+    statement_bind_i64(&s, 1, session);
+    for (;;) {
+        bool found = false;
+        TRY(statement_step(&s, &found, error));
+        if (!found) {
+            return OK;
+        }
+        void *items = tree->resumptions;
+        size_t bytes = sizeof *tree->resumptions;
+        TRY(arena_grow(loader->arena, &items, tree->resumption_count, bytes, error));
+        tree->resumptions = items;
+        TRY(read_resumption(loader, &s, &tree->resumptions[tree->resumption_count], error));
+        tree->resumption_count += 1;
+    }
+}
+
 static result fill_tree(
     const struct loader *loader,
     const struct session_id *session,
@@ -701,6 +665,7 @@ static result fill_tree(
     }
     int64_t number = 0;
     TRY(read_summary(&s, loader->arena, &tree->session, &number, error));
+    TRY(load_resumptions(loader, number, tree, error));
     return load_agents(loader, number, tree, error);
 }
 

@@ -1,4 +1,4 @@
--- Tables of the session store, schema version 1. Embedded into the program at build and run once,
+-- Tables of the session store, schema version 2. Embedded into the program at build and run once,
 -- in one transaction, on an empty database. A change is a new version: a step in
 -- session_migration.c plus the same change here. Times are milliseconds since 1970-01-01 UTC;
 -- statuses are the enumerators of session.h, which are part of the format and never renumbered.
@@ -26,9 +26,29 @@ CREATE TABLE session (
     commit_before     TEXT NOT NULL,
     commit_after      TEXT NOT NULL DEFAULT '',
     verdict           TEXT NOT NULL DEFAULT '',
-    stop_reason       TEXT NOT NULL DEFAULT ''
+    stop_reason       TEXT NOT NULL DEFAULT '',
+    window_mode       TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX session_by_status ON session (status) WHERE status = 0;
+
+-- A session that went on after its end: what that end was, and what runs it from then on.
+CREATE TABLE resumption (
+    number            INTEGER PRIMARY KEY,
+    session           INTEGER NOT NULL REFERENCES session (number) ON DELETE CASCADE,
+    resumed_ms        INTEGER NOT NULL,
+    turns_before      INTEGER NOT NULL CHECK (turns_before >= 0),
+    backend           TEXT NOT NULL,
+    numerics_version  TEXT NOT NULL,
+    program_version   TEXT NOT NULL,
+    commit_before     TEXT NOT NULL,
+    status            INTEGER NOT NULL CHECK (status BETWEEN 1 AND 4),
+    ended_ms          INTEGER NOT NULL,
+    exit_status       INTEGER NOT NULL,
+    verdict           TEXT NOT NULL,
+    stop_reason       TEXT NOT NULL,
+    commit_after      TEXT NOT NULL
+) STRICT;
+CREATE INDEX resumption_by_session ON resumption (session);
 
 CREATE TABLE agent (
     number            INTEGER PRIMARY KEY,
@@ -46,6 +66,8 @@ CREATE TABLE agent (
 CREATE INDEX agent_by_session ON agent (session);
 CREATE INDEX agent_by_parent ON agent (parent);
 
+-- lineage is the root lineage, block_lineage the one that the turn's blocks are filed under; replays
+-- are the window replays that the content depends on ("encoder@256 decoder@1800", "" for none).
 CREATE TABLE turn (
     number            INTEGER PRIMARY KEY,
     agent             INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,
@@ -72,6 +94,12 @@ CREATE TABLE turn (
     prefill_ms        INTEGER NOT NULL DEFAULT 0,
     decode_ms         INTEGER NOT NULL DEFAULT 0,
     stop_reason       TEXT NOT NULL DEFAULT '',
+    block_lineage     TEXT NOT NULL DEFAULT '',
+    replays           TEXT NOT NULL DEFAULT '',
+    rebuilt_from      INTEGER NOT NULL DEFAULT 0 CHECK (rebuilt_from >= 0),
+    miss_token        INTEGER NOT NULL DEFAULT 0 CHECK (miss_token >= 0),
+    restored_host     INTEGER NOT NULL DEFAULT 0 CHECK (restored_host >= 0),
+    restored_disk     INTEGER NOT NULL DEFAULT 0 CHECK (restored_disk >= 0),
     UNIQUE (agent, position),
     CHECK (evaluated_tokens + reused_tokens = prompt_tokens)
 ) STRICT;

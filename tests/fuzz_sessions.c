@@ -57,7 +57,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         session_store_cleanup(&store);
     }
     static const char *const names[] = {
-        "sessions.db", "sessions.db-wal", "sessions.db-shm", "sessions.db-journal", "lock"};
+        "sessions.db",
+        "sessions.db-wal",
+        "sessions.db-shm",
+        "sessions.db-journal",
+        "sessions.db.version-1",
+        "lock"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         length = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         ASSERT(length > 0 && (size_t)length < sizeof path);

@@ -82,6 +82,7 @@ struct session_id make_session(struct session_store *store, const char *task) {
     begin.numerics_version = view_of_text("1");
     begin.program_version = view_of_text("0.1.0");
     begin.commit_before = view_of_text("abc");
+    begin.window_mode = view_of_text("exact");
     begin.sampler = sampler;
     begin.time_ms_max = 600000;
     begin.tokens_max = 4096;
@@ -117,6 +118,12 @@ struct session_turn_end turn_end(int64_t prompt, int64_t evaluated, int64_t reus
     end.cache.miss_reason = view_of_text("diverged");
     end.cache.window_source = view_of_text("live");
     end.cache.lineage = view_of_text("00aa");
+    end.cache.block_lineage = view_of_text("00bb");
+    end.cache.replays = view_of_text("encoder@64 decoder@90");
+    end.cache.rebuilt_from = 3;
+    end.cache.miss_token = 61;
+    end.cache.restored_host = 2;
+    end.cache.restored_disk = 4;
     end.cache.decoder_lineage = view_of_text("0");
     end.cache.backend = view_of_text("cpu");
     end.cache.numerics_version = view_of_text("1");

@@ -13,6 +13,13 @@ static void check_first_turn(const struct session_turn *turn) {
     assert_int_equal(turn->end.cache.rebuilt_tokens, 7);
     assert_text(turn->end.cache.window_source, "live");
     assert_text(turn->end.cache.miss_reason, "diverged");
+    assert_text(turn->end.cache.lineage, "00aa");
+    assert_text(turn->end.cache.block_lineage, "00bb");
+    assert_text(turn->end.cache.replays, "encoder@64 decoder@90");
+    assert_int_equal(turn->end.cache.rebuilt_from, 3);
+    assert_int_equal(turn->end.cache.miss_token, 61);
+    assert_int_equal(turn->end.cache.restored_host, 2);
+    assert_int_equal(turn->end.cache.restored_disk, 4);
     assert_true(turn->end.sampler.seed == UINT64_MAX - 5);
     assert_int_equal(turn->message_count, 2);
     assert_text(turn->messages[0].role, "user");
@@ -448,6 +455,55 @@ static void arena_refuses_more_than_its_ceiling(void **state) {
     assert_int_equal(arena_grow(&arena, &items, SIZE_MAX / 2 + 1, 8, &error).code, RESULT_LIMIT);
 }
 
+/* ------------------------------------------------------------------ resume ---- */
+
+static void ended_session_goes_on_and_remembers_its_end(void **state) {
+    const struct folder *folder = *state;
+    struct error error = {0};
+    struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
+    struct session_id session = record_session(store, "a");
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    MUST(session_load(store, &session, NULL, &tree, &must_error));
+    const struct session_id agent = tree->agents[0].id;
+    session_tree_cleanup(&tree);
+    struct session_resume_begin begin = {0};
+    begin.backend = view_of_text("cpu avx2");
+    begin.numerics_version = view_of_text("2");
+    begin.program_version = view_of_text("0.2.0");
+    begin.commit_before = view_of_text("fed");
+    MUST(session_resume(store, &session, &begin, &must_error));
+    // A running one cannot be opened again, and a failure leaves nothing behind.
+    assert_refused(session_resume(store, &session, &begin, &error), &error, "still running");
+    int64_t turn = make_turn(store, &agent);
+    append_message(store, turn, "user", 0);
+    struct session_turn_end end = turn_end(130, 30, 100);
+    MUST(session_turn_finish(store, turn, &end, &must_error));
+    struct session_end last = {0};
+    last.status = SESSION_STOPPED;
+    last.stop_reason = view_of_text("turns");
+    last.exit_status = 4;
+    MUST(session_finish(store, &session, &last, &must_error));
+    MUST(session_load(store, &session, NULL, &tree, &must_error));
+    assert_int_equal(tree->session.status, SESSION_STOPPED);
+    assert_int_equal(tree->agents[0].turn_count, 3);
+    assert_int_equal(tree->agents[0].turns[2].index, 2);
+    assert_text(tree->session.begin.window_mode, "exact");
+    assert_int_equal(tree->resumption_count, 1);
+    const struct session_resumption *resumption = &tree->resumptions[0];
+    assert_int_equal(resumption->turns_before, 2);
+    assert_int_equal(resumption->status, SESSION_DONE);
+    assert_text(resumption->verdict, "tests pass");
+    assert_text(resumption->stop_reason, "answer");
+    assert_text(resumption->commit_after, "def");
+    assert_text(resumption->begin.backend, "cpu avx2");
+    assert_text(resumption->begin.numerics_version, "2");
+    assert_text(resumption->begin.commit_before, "fed");
+    assert_true(resumption->resumed_ms > 0 && resumption->ended_ms > 0);
+    const struct session_id unknown = {"00000000-0000-7000-8000-000000000000"};
+    assert_refused(session_resume(store, &unknown, &begin, &error), &error, "does not exist");
+    session_store_cleanup(&store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         STORE_TEST(session_written_comes_back_whole),
@@ -466,6 +522,7 @@ int main(void) {
         STORE_TEST(id_resolves_by_unique_prefix),
         cmocka_unit_test(network_file_systems_are_known),
         cmocka_unit_test(arena_refuses_more_than_its_ceiling),
+        STORE_TEST(ended_session_goes_on_and_remembers_its_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -322,6 +322,13 @@ static result open_as_version(
     return session_store_open_versions(out, &options, &versions, error);
 }
 
+static result read_as_version_1(const struct folder *folder, struct session_store **out) {
+    struct session_store_options options = {
+        folder->state, SESSION_READ_ONLY, 100, "test", clock_real()};
+    const struct session_versions one = {1, NULL, 0};
+    return session_store_open_versions(out, &options, &one, &must_error);
+}
+
 static void make_version_1(const struct folder *folder) {
     CLEANUP(buffer_deinit) struct buffer sql = {NULL, 0, 0, 0};
     read_whole(TEST_SOURCE_DIR "/tests/data/sessions/version-1.sql", &sql);
@@ -340,16 +347,14 @@ static void older_schema_is_backed_up_and_migrated(void **state) {
     assert_int_equal(count_rows(store, "SELECT count(*) FROM tag"), 2);
     assert_int_equal(count_rows(store, "PRAGMA foreign_keys"), 1);
     session_store_cleanup(&store);
-    // The backup is the old version, whole, and readable by this build.
+    // The backup is the old version, whole.
     char backup[PATH_BYTES];
     join(backup, folder->state, "sessions.db.version-1");
     struct stat info;
     assert_int_equal(stat(backup, &info), 0);
     assert_int_equal(rename(backup, folder->database), 0);
-    store = open_or_fail(folder, SESSION_READ_ONLY);
-    CLEANUP(session_list_cleanup) struct session_list *list = NULL;
-    MUST(session_list_load(store, NULL, &list, &must_error));
-    assert_int_equal(list->count, 2);
+    MUST(read_as_version_1(folder, &store));
+    assert_int_equal(count_rows(store, "SELECT count(*) FROM session"), 2);
     session_store_cleanup(&store);
     struct session_versions same = {3, test_steps, COUNT_OF(test_steps)};
     MUST(open_as_version(folder, same, &store, &must_error));
@@ -369,7 +374,7 @@ static void failed_migration_leaves_the_old_version(void **state) {
         struct session_store *store = NULL;
         assert_true(is_failed(open_as_version(folder, attempts[i], &store, &error)));
         assert_null(store);
-        store = open_or_fail(folder, SESSION_READ_ONLY);
+        MUST(read_as_version_1(folder, &store));
         assert_int_equal(count_rows(store, "PRAGMA user_version"), 1);
         assert_int_equal(count_rows(store, "SELECT count(*) FROM session"), 2);
         session_store_cleanup(&store);
@@ -386,22 +391,71 @@ static void failed_migration_leaves_the_old_version(void **state) {
     assert_int_equal(status.code, RESULT_UNSUPPORTED);
 }
 
-/* The fixture is what this build writes: same tables, so that it is an honest version 1. */
-static void fixture_has_the_shipped_schema(void **state) {
+/* Every column and index with its type, order apart from tables: what two schemas must share. */
+static void read_shape(struct session_store *store, struct buffer *out) {
+    static const char columns[] =
+        "SELECT group_concat(line, char(10)) FROM (SELECT t.name || ' ' || c.cid || ' ' || c.name "
+        "||"
+        " ' ' || c.type || ' ' || c.\"notnull\" || ' ' || ifnull(c.dflt_value, '-') AS line"
+        " FROM sqlite_schema t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
+        " UNION ALL SELECT sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL"
+        " ORDER BY 1)";
+    char text[16384];
+    MUST(store_query_text(store, columns, text, sizeof text, &must_error));
+    assert_true(strlen(text) > 1000 && strlen(text) < sizeof text - 1);
+    buffer_init(out, BUFFER_CEILING_DEFAULT);
+    MUST(buffer_append_text(out, text, &must_error));
+}
+
+static void version_1_becomes_the_shipped_schema(void **state) {
     const struct folder *folder = *state;
     make_version_1(folder);
-    struct session_store *store = open_or_fail(folder, SESSION_READ_ONLY);
-    char fixture[64];
-    const char *shape = "SELECT count(*) || '/' || sum(length(sql)) FROM sqlite_schema";
-    MUST(store_query_text(store, shape, fixture, sizeof fixture, &must_error));
+    assert_int_equal(session_versions_shipped().target, SESSION_SCHEMA_VERSION);
+    struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
+    assert_int_equal(count_rows(store, "PRAGMA user_version"), SESSION_SCHEMA_VERSION);
+    assert_int_equal(count_rows(store, "SELECT count(*) FROM session"), 2);
+    CLEANUP(buffer_deinit) struct buffer migrated = {NULL, 0, 0, 0};
+    read_shape(store, &migrated);
     session_store_cleanup(&store);
     assert_int_equal(unlink(folder->database), 0);
     store = open_or_fail(folder, SESSION_READ_WRITE);
-    char shipped[64];
-    MUST(store_query_text(store, shape, shipped, sizeof shipped, &must_error));
+    CLEANUP(buffer_deinit) struct buffer shipped = {NULL, 0, 0, 0};
+    read_shape(store, &shipped);
     session_store_cleanup(&store);
-    assert_string_equal(fixture, shipped);
-    assert_int_equal(session_versions_shipped().target, 1);
+    assert_string_equal(buffer_text(&migrated), buffer_text(&shipped));
+}
+
+static void version_1_contracts_are_carried_over(void **state) {
+    const struct folder *folder = *state;
+    make_version_1(folder);
+    // Three generations of one agent: cold, a decoder replay, live behind it.
+    run_sql(
+        folder->database,
+        "UPDATE turn SET position = position + 10;"
+        "INSERT INTO turn (agent, position, is_finished, started_ms, prompt_tokens,"
+        " evaluated_tokens, window_source, lineage, decoder_lineage, miss_reason) VALUES"
+        " (1, 0, 1, 5, 300, 300, 'none', 'aa', '0', 'first prompt'),"
+        " (1, 1, 1, 6, 700, 700, 'replay', 'aa', 'dd', ''),"
+        " (1, 2, 1, 7, 900, 900, 'replay', 'aa', 'ee', ''),"
+        " (1, 3, 1, 8, 950, 950, 'live', 'aa', 'ee', '');"
+    );
+    struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
+    char text[512];
+    MUST(store_query_text(
+        store,
+        "SELECT group_concat(line, ';') FROM (SELECT window_source || ',' || lineage || ',' ||"
+        " block_lineage || ',' || decoder_lineage || ',' || replays || ',' || miss_reason AS line"
+        " FROM turn WHERE agent = 1 AND position < 10 ORDER BY position)",
+        text,
+        sizeof text,
+        &must_error
+    ));
+    assert_string_equal(
+        text,
+        "cold,aa,aa,0,,first prompt;replay,aa,aa,dd,decoder@700,;"
+        "replay,aa,aa,ee,decoder@700 decoder@900,;live,aa,aa,ee,decoder@700 decoder@900,"
+    );
+    session_store_cleanup(&store);
 }
 
 /* ------------------------------------------------------------------- crash ---- */
@@ -547,7 +601,8 @@ int main(void) {
         STORE_TEST(read_only_directory_can_be_read),
         STORE_TEST(older_schema_is_backed_up_and_migrated),
         STORE_TEST(failed_migration_leaves_the_old_version),
-        STORE_TEST(fixture_has_the_shipped_schema),
+        STORE_TEST(version_1_becomes_the_shipped_schema),
+        STORE_TEST(version_1_contracts_are_carried_over),
         STORE_TEST(kill_at_any_instant_loses_nothing_acknowledged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
