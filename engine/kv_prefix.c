@@ -37,7 +37,7 @@ static uint64_t hash_block(uint64_t key, uint64_t parent, const int32_t *tokens)
 }
 
 uint64_t chain_hash(const struct kv_prefix *tree, uint64_t parent_hash, const int32_t *tokens) {
-    return hash_block(tree->options.hash_key, parent_hash, tokens);
+    return hash_block(tree->options.hash_key, parent_hash, tokens) & ~tree->options.hash_drop;
 }
 
 const char *kv_prefix_miss_name(enum kv_prefix_miss miss) {
@@ -63,7 +63,8 @@ uint64_t kv_prefix_measure(const struct kv_prefix_options *options) {
     uint64_t nodes = (uint64_t)options->nodes_max + 1;
     uint64_t leases = (uint64_t)options->leases_max;
     uint64_t ghosts = (uint64_t)ghosts_of(options);
-    uint64_t node_bytes = sizeof(struct node) + (KV_BLOCK_TOKENS + 4) * sizeof(int32_t);
+    uint64_t node_bytes =
+        sizeof(struct node) + sizeof(struct kv_key) + (KV_BLOCK_TOKENS + 4) * sizeof(int32_t);
     uint64_t buckets = power_of_two(options->nodes_max) + power_of_two(ghosts_of(options));
     return sizeof(struct kv_prefix) + nodes * node_bytes + buckets * sizeof(int32_t) +
            leases * (sizeof(struct lease) + 2 * sizeof(int32_t)) + ghosts * sizeof(struct ghost);
@@ -98,13 +99,14 @@ static bool tree_allocate(struct kv_prefix *tree) {
     size_t ghost_buckets = power_of_two(options->ghosts_max);
     tree->nodes = calloc(nodes, sizeof *tree->nodes);
     tree->tokens = calloc(nodes, KV_BLOCK_TOKENS * sizeof *tree->tokens);
+    tree->keys = calloc(nodes, sizeof *tree->keys);
     tree->buckets = calloc(buckets, sizeof *tree->buckets);
     tree->leases = calloc((size_t)options->leases_max, sizeof *tree->leases);
     tree->ghosts = calloc(ghosts, sizeof *tree->ghosts);
     tree->ghost_buckets = calloc(ghost_buckets, sizeof *tree->ghost_buckets);
-    if (tree->nodes == NULL || tree->tokens == NULL || tree->buckets == NULL ||
-        tree->leases == NULL || tree->ghosts == NULL || tree->ghost_buckets == NULL ||
-        !heap_allocate(&tree->evict_order, options->nodes_max + 1) ||
+    if (tree->nodes == NULL || tree->tokens == NULL || tree->keys == NULL ||
+        tree->buckets == NULL || tree->leases == NULL || tree->ghosts == NULL ||
+        tree->ghost_buckets == NULL || !heap_allocate(&tree->evict_order, options->nodes_max + 1) ||
         !heap_allocate(&tree->due_order, options->nodes_max + 1) ||
         !heap_allocate(&tree->lease_order, options->leases_max)) {
         return false;
@@ -220,6 +222,7 @@ void kv_prefix_destroy(struct kv_prefix *tree) {
     free(tree->ghosts);
     free(tree->leases);
     free(tree->buckets);
+    free(tree->keys);
     free(tree->tokens);
     free(tree->nodes);
     free(tree);
@@ -243,6 +246,82 @@ int32_t node_equal(const struct kv_prefix *tree, int32_t from, const struct node
         }
     }
     return NOWHERE;
+}
+
+/* ---- nodes that are not written ---- */
+
+void queue_append(struct kv_prefix *tree, int32_t index) {
+    struct node *node = &tree->nodes[index];
+    struct node *end = &tree->nodes[0];
+    ASSERT(node->queue_next == index);
+    node->queue_next = 0;
+    node->queue_previous = end->queue_previous;
+    tree->nodes[end->queue_previous].queue_next = index;
+    end->queue_previous = index;
+}
+
+void queue_remove(struct kv_prefix *tree, int32_t index) {
+    struct node *node = &tree->nodes[index];
+    ASSERT(index != 0);
+    tree->nodes[node->queue_previous].queue_next = node->queue_next;
+    tree->nodes[node->queue_next].queue_previous = node->queue_previous;
+    node->queue_next = index;
+    node->queue_previous = index;
+}
+
+static uint64_t id_of(const struct kv_prefix *tree, int32_t index) {
+    return index == 0 ? KV_PREFIX_ROOT : id_make(tree->nodes[index].generation, index);
+}
+
+static void describe(const struct kv_prefix *tree, int32_t index, struct kv_prefix_node *out) {
+    const struct node *node = &tree->nodes[index];
+    *out = (struct kv_prefix_node){
+        .id = id_of(tree, index),
+        .parent = id_of(tree, node->parent),
+        .key = tree->keys[index],
+        .parent_key = tree->keys[node->parent],
+        .lineage = node->lineage,
+        .tokens = node_tokens(tree, index),
+        .block = node->block,
+        .depth = node->depth,
+        .filed_ms = node->filed_ms,
+        .is_abandoned = node->stamp == STAMP_ABANDONED && node->lease_count == 0,
+        .is_wanted = node->queue_next != index,
+    };
+}
+
+bool kv_prefix_get(const struct kv_prefix *tree, uint64_t node, struct kv_prefix_node *out) {
+    int32_t index = node_find(tree, node);
+    if (index == NOWHERE || index == 0) {
+        return false;
+    }
+    describe(tree, index, out);
+    return true;
+}
+
+uint64_t kv_prefix_unwritten(const struct kv_prefix *tree) {
+    return id_of(tree, tree->nodes[0].queue_next);
+}
+
+void kv_prefix_forget_unwritten(struct kv_prefix *tree, uint64_t node) {
+    int32_t index = node_find(tree, node);
+    if (index != NOWHERE && index != 0) {
+        queue_remove(tree, index);
+    }
+}
+
+void kv_prefix_forget_branch(struct kv_prefix *tree, uint64_t node) {
+    int32_t index = node_find(tree, node);
+    while (index != NOWHERE && index != 0) {
+        const struct node *at = &tree->nodes[index];
+        int32_t child = at->first_child;
+        if (at->lease_count > 0 ||
+            (child != NOWHERE && tree->nodes[child].sibling_next != NOWHERE)) {
+            return;
+        }
+        queue_remove(tree, index);
+        index = at->parent;
+    }
 }
 
 /* Forgets the oldest ghost when the ring is full. */
@@ -296,21 +375,32 @@ static void unlink_node(struct kv_prefix *tree, int32_t index) {
     }
 }
 
-bool node_remove(struct kv_prefix *tree, int32_t index, enum kv_prefix_miss miss) {
-    ASSERT(index > 0);
-    struct node *node = &tree->nodes[index];
-    ASSERT(node->is_live);
-    ASSERT(node->first_child == NOWHERE);
-    int32_t above = node->parent;
-    unlink_node(tree, index);
-    ghost_add(tree, node, miss);
-    struct node *parent = &tree->nodes[above];
-    if (above != 0) {
+/* What it knew goes to its parent. */
+static void pass_up(struct kv_prefix *tree, const struct node *node) {
+    struct node *parent = &tree->nodes[node->parent];
+    if (node->parent != 0) {
         enum stamp known = node->stamp == STAMP_UNTOLD ? STAMP_OPEN : (enum stamp)node->stamp;
         stamp_merge(parent, known, node->expected_ms);
         parent->used_ms = node->used_ms > parent->used_ms ? node->used_ms : parent->used_ms;
         parent->used = node->used > parent->used ? node->used : parent->used;
     }
+}
+
+bool node_remove(struct kv_prefix *tree, int32_t index, enum kv_prefix_miss miss) {
+    ASSERT(index > 0);
+    struct node *node = &tree->nodes[index];
+    ASSERT(node->is_live);
+    ASSERT(node->first_child == NOWHERE);
+    if (tree->options.node_removed != NULL) {
+        struct kv_prefix_node about;
+        describe(tree, index, &about);
+        tree->options.node_removed(tree->options.context, &about, miss);
+    }
+    queue_remove(tree, index);
+    int32_t above = node->parent;
+    unlink_node(tree, index);
+    ghost_add(tree, node, miss);
+    pass_up(tree, node);
     int32_t block = node->block;
     node->is_live = false;
     node->generation = node->generation == UINT32_MAX ? 1 : node->generation + 1;
@@ -363,6 +453,9 @@ static void fill_node(
         .used_ms = tree->now_ms,
         .used = ++tree->use,
         .expected_ms = NEVER,
+        .queue_next = index,
+        .queue_previous = index,
+        .filed_ms = tree->now_ms,
         .stamp = STAMP_UNTOLD,
         .is_exact = memcmp(lineage, &tree->options.root_lineage, sizeof *lineage) == 0,
         .is_live = true,
@@ -373,7 +466,9 @@ static void fill_node(
         key->tokens,
         KV_BLOCK_TOKENS * sizeof(int32_t)
     );
+    kv_key_make(&tree->keys[key->parent], lineage, key->tokens, &tree->keys[index]);
     link_node(tree, index);
+    queue_append(tree, index);
     tree->counts.nodes++;
     tree->counts.inserted++;
     order_update(tree, index);

@@ -26,12 +26,40 @@
 /* Nodes whose lifetime passed that one call removes, so that no call stalls an engine step. */
 #define KV_PREFIX_EXPIRED_PER_CALL 256
 
+/* Why a lookup did not reuse more of the prompt. */
+enum kv_prefix_miss {
+    KV_PREFIX_MISS_NONE,           /* all that can be reused is: see the cut below */
+    KV_PREFIX_MISS_NEVER_COMPUTED, /* or so long ago that nothing remembers it */
+    KV_PREFIX_MISS_EVICTED,        /* its memory was needed */
+    KV_PREFIX_MISS_EXPIRED,        /* its lifetime passed */
+    KV_PREFIX_MISS_DAMAGED,        /* removed by kv_prefix_remove */
+    KV_PREFIX_MISS_OTHER_LINEAGE,  /* cached, but approximate: an exact lookup refuses it */
+    KV_PREFIX_MISS_DIVERGENT       /* cached text goes another way at `miss_token` */
+};
+#define KV_PREFIX_MISSES 7
+/* "evicted", "other_lineage", ...: a stable word for records. */
+const char *kv_prefix_miss_name(enum kv_prefix_miss miss);
+
+/* What is known of a node; borrowed until the tree changes. */
+struct kv_prefix_node {
+    uint64_t id, parent;
+    struct kv_key key, parent_key; /* names that hold in every process: kv_key.h */
+    struct kv_lineage lineage;
+    const int32_t *tokens; /* [128] */
+    int32_t block;
+    int32_t depth;     /* blocks of the path */
+    int64_t filed_ms;  /* of insertion */
+    bool is_abandoned; /* nobody comes back to the branch that ends here */
+    bool is_wanted;    /* in the queue of kv_prefix_unwritten */
+};
+
 struct kv_prefix_options {
     int32_t nodes_max;  /* blocks the tree may hold */
     int32_t leases_max; /* references of live sequences at a time */
     int32_t
         ghosts_max;    /* removed nodes remembered for the reason of a miss; 0: nodes_max / 4 + 1 */
     uint64_t hash_key; /* random per process, so that nobody can prepare collisions */
+    uint64_t hash_drop; /* bits of hashes to clear, so that tests see collisions; 0 */
     struct kv_lineage root_lineage;
     int64_t lease_ms;    /* a lease lapses this long after its last renewal; 0: 60 s */
     int64_t lifetime_ms; /* unleased leaves unused this long are removed; 0: 72 h */
@@ -40,6 +68,9 @@ struct kv_prefix_options {
     void (*block_retain)(void *context, int32_t block);
     /* Drops a reference; returns whether the block became free. */
     bool (*block_release)(void *context, int32_t block);
+    /* A node goes, its block is still there; must not call the tree. May be null. */
+    void (*node_removed
+    )(void *context, const struct kv_prefix_node *node, enum kv_prefix_miss reason);
     void *context;
 };
 
@@ -54,20 +85,6 @@ MUST_CHECK result kv_prefix_create(
 );
 /* Releases every block it holds. Accepts null. */
 void kv_prefix_destroy(struct kv_prefix *tree);
-
-/* Why a lookup did not reuse more of the prompt. */
-enum kv_prefix_miss {
-    KV_PREFIX_MISS_NONE,           /* all that can be reused is: see the cut below */
-    KV_PREFIX_MISS_NEVER_COMPUTED, /* or so long ago that nothing remembers it */
-    KV_PREFIX_MISS_EVICTED,        /* its memory was needed */
-    KV_PREFIX_MISS_EXPIRED,        /* its lifetime passed */
-    KV_PREFIX_MISS_DAMAGED,        /* removed by kv_prefix_remove */
-    KV_PREFIX_MISS_OTHER_LINEAGE,  /* cached, but approximate: an exact lookup refuses it */
-    KV_PREFIX_MISS_DIVERGENT       /* cached text goes another way at `miss_token` */
-};
-#define KV_PREFIX_MISSES 7
-/* "evicted", "other_lineage", ...: a stable word for records. */
-const char *kv_prefix_miss_name(enum kv_prefix_miss miss);
 
 struct kv_prefix_match {
     uint64_t node;    /* of the last block used whole; KV_PREFIX_ROOT when none */
@@ -126,6 +143,18 @@ MUST_CHECK result kv_prefix_retain_path(
 );
 /* The node's own block, or -1 for the root and a node that is gone; borrowed. */
 int32_t kv_prefix_block(const struct kv_prefix *tree, uint64_t node);
+
+/* False for the root and a node that is gone. */
+bool kv_prefix_get(const struct kv_prefix *tree, uint64_t node, struct kv_prefix_node *out);
+
+/* New nodes wait in the order of their insertion to be written below: the first one, or
+ * KV_PREFIX_ROOT when none waits. */
+uint64_t kv_prefix_unwritten(const struct kv_prefix *tree);
+/* Takes a node out of that queue: it is written, or never will be. */
+void kv_prefix_forget_unwritten(struct kv_prefix *tree, uint64_t node);
+/* The same for all of the path that belongs to this branch alone, which is abandoned: nodes from
+ * `node` up to the first that is leased or has other children. */
+void kv_prefix_forget_branch(struct kv_prefix *tree, uint64_t node);
 
 /* A lease protects a node and so, leaves going first, its whole path. One that lapses stays known
  * to its owner, who may renew or end it as long as the node is there.

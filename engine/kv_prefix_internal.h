@@ -29,6 +29,8 @@ struct node {
     /* The second line. */
     int64_t expected_ms; /* of a return, NEVER when unknown */
     struct kv_lineage lineage;
+    int32_t queue_next, queue_previous; /* of those not written; of itself: not in the queue */
+    int64_t filed_ms;
 };
 
 struct lease {
@@ -59,10 +61,11 @@ struct heap {
 struct kv_prefix {
     struct kv_prefix_options options;
     int64_t now_ms;
-    uint64_t use;       /* counts uses */
-    struct node *nodes; /* [nodes_max + 1]; 0 is the root */
-    int32_t *tokens;    /* [nodes_max + 1, 128] */
-    int32_t *buckets;   /* [bucket_mask + 1] heads of chains */
+    uint64_t use;        /* counts uses */
+    struct node *nodes;  /* [nodes_max + 1]; 0 is the root */
+    int32_t *tokens;     /* [nodes_max + 1, 128] */
+    struct kv_key *keys; /* [nodes_max + 1] */
+    int32_t *buckets;    /* [bucket_mask + 1] heads of chains */
     uint32_t bucket_mask;
     int32_t node_free;
     struct lease *leases;
@@ -96,6 +99,9 @@ struct node_key {
 uint64_t chain_hash(const struct kv_prefix *tree, uint64_t parent_hash, const int32_t *tokens);
 /* First node with this key in the chain from `from` on, of any lineage, or NOWHERE. */
 int32_t node_equal(const struct kv_prefix *tree, int32_t from, const struct node_key *key);
+/* The queue of nodes that are not written runs in a circle through node 0. */
+void queue_append(struct kv_prefix *tree, int32_t index);
+void queue_remove(struct kv_prefix *tree, int32_t index);
 /* Index of a live node, or NOWHERE. */
 int32_t node_find(const struct kv_prefix *tree, uint64_t id);
 /* Unlinks a leaf, passes what it knew to its parent, leaves a ghost, releases its block. Returns

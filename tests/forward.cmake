@@ -14,6 +14,8 @@ target_link_libraries(bench_fork PRIVATE engine kernels base hearth_flags)
 hearth_test(test_kv_prefix SOURCES test_kv_prefix.c failing_memory.c LIBRARIES engine base)
 target_link_options(test_kv_prefix PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_kv_prefix_model SOURCES test_kv_prefix_model.c LIBRARIES engine base)
+# Four hashes for everything: ids alone tell blocks apart.
+add_test(NAME test_kv_prefix_collisions COMMAND test_kv_prefix_model 7 fffffffffffffffc)
 hearth_test(test_sampler SOURCES test_sampler.c LIBRARIES engine base)
 foreach(test test_engine test_engine_forks)
     hearth_test(${test} SOURCES ${test}.c engine_support.c test_safetensors.c
