@@ -260,6 +260,50 @@ bool cli_duration(const struct cli_arguments *arguments, const char *name, int64
     return true;
 }
 
+bool size_parse(struct view text, uint64_t *bytes) {
+    static const char letters[] = "KMGTP";
+    struct view number = text;
+    double factor = 1.0;
+    if (view_ends_with(number, view_of_text("iB"))) {
+        number = view_slice(number, 0, number.length - 2);
+    } else if (view_ends_with(number, view_of_text("B"))) {
+        number = view_slice(number, 0, number.length - 1);
+    }
+    bool has_unit = number.length != text.length;
+    unsigned char last = number.length > 0 ? number.data[number.length - 1] : 0;
+    for (int i = 0; letters[i] != '\0'; i++) {
+        if (last == (unsigned char)letters[i] || last == (unsigned char)(letters[i] + 'a' - 'A')) {
+            number = view_slice(number, 0, number.length - 1);
+            factor = (double)(UINT64_C(1) << (10 * (i + 1)));
+        }
+    }
+    double value = 0.0;
+    bool is_bytes_with_i = has_unit && factor < 2.0 && view_ends_with(text, view_of_text("iB"));
+    if (is_bytes_with_i || !parse_double(number, &value)) {
+        return false;
+    }
+    value *= factor;
+    if (!(value >= 1.0) || value > 0x1p60) {
+        return false;
+    }
+    *bytes = (uint64_t)value;
+    return true;
+}
+
+bool cli_size(const struct cli_arguments *arguments, const char *name, uint64_t *out) {
+    const char *text = cli_value(arguments, name);
+    if (text != NULL && !size_parse(view_of_text(text), out)) {
+        (void)cli_usage(
+            arguments,
+            "--%s wants a size such as 512M, 16G or 1.5T (K is 1,024), not '%.60s'",
+            name,
+            text
+        );
+        return false;
+    }
+    return true;
+}
+
 /* ---- input, output -------------------------------------------------------------------------- */
 
 static result read_stream(int fd, const char *name, struct buffer *out, struct error *error) {

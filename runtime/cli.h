@@ -89,6 +89,9 @@ bool cli_double(
 /* "90", "90s", "10m", "2h", "500ms" to milliseconds. */
 bool cli_duration(const struct cli_arguments *arguments, const char *name, int64_t *out);
 bool duration_parse(struct view text, int64_t *milliseconds);
+/* "4096", "512M", "16G", "1.5T", also "16GiB": bytes, K = 1024; at least 1, at most 2^60. */
+bool cli_size(const struct cli_arguments *arguments, const char *name, uint64_t *out);
+bool size_parse(struct view text, uint64_t *bytes);
 
 /* First word as text, else the file "-" or standard input as a whole. */
 MUST_CHECK result

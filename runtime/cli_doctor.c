@@ -5,6 +5,8 @@
 
 #include "sandbox/sandbox.h"
 #include "sessions/session.h"
+#include <dirent.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <sys/stat.h>
@@ -277,6 +279,97 @@ static void look_at_state(struct doctor *doctor) {
     }
 }
 
+/* Bytes on disk of the regular files in one folder. */
+static uint64_t folder_bytes(int parent, const char *name) {
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return 0;
+    }
+    uint64_t bytes = 0;
+    const struct dirent *entry = NULL;
+    while ((entry = readdir(folder)) != NULL) {
+        struct stat info;
+        if (fstatat(fd, entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode)) {
+            bytes += (uint64_t)info.st_blocks * 512;
+        }
+    }
+    (void)closedir(folder);
+    return bytes;
+}
+
+/* Folders of a cache (one for each model, backend and numerics version) and their bytes. */
+static void measure_cache(const char *path, int *folders, uint64_t *bytes) {
+    DIR *cache = opendir(path);
+    *folders = 0;
+    *bytes = 0;
+    if (cache == NULL) {
+        return;
+    }
+    const struct dirent *entry = NULL;
+    while ((entry = readdir(cache)) != NULL) {
+        struct stat info;
+        if (entry->d_name[0] != '.' &&
+            fstatat(dirfd(cache), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISDIR(info.st_mode)) {
+            *folders += 1;
+            *bytes += folder_bytes(dirfd(cache), entry->d_name);
+        }
+    }
+    (void)closedir(cache);
+}
+
+/* A cache that cannot be used makes runs slower, never impossible. */
+static void look_at_cache(struct doctor *doctor) {
+    CLEANUP(buffer_deinit) struct buffer state = {0};
+    CLEANUP(buffer_deinit) struct buffer cache = {0};
+    struct error error = {0};
+    if (is_failed(path_state(cli_value(doctor->arguments, "state"), false, &state, &error)) ||
+        is_failed(path_cache(buffer_text(&state), &cache, &error))) {
+        return; /* said with the state */
+    }
+    const char *path = buffer_text(&cache);
+    struct stat info;
+    if (lstat(path, &info) != 0) {
+        finding_add(doctor, "cache", FINDING_GOOD, "", "%.600s does not exist yet", path);
+        return;
+    }
+    const char *trouble = !S_ISDIR(info.st_mode)           ? "is no directory"
+                          : info.st_uid != geteuid()       ? "belongs to another user"
+                          : (info.st_mode & 0077) != 0     ? "is open to other users"
+                          : access(path, W_OK | X_OK) != 0 ? "cannot be written"
+                                                           : NULL;
+    if (trouble != NULL) {
+        finding_add(
+            doctor,
+            "cache",
+            FINDING_WEAK,
+            "remove it, or name another directory with --state DIR",
+            "%.600s %s: runs keep no cache on disk",
+            path,
+            trouble
+        );
+        return;
+    }
+    int folders = 0;
+    uint64_t bytes = 0;
+    measure_cache(path, &folders, &bytes);
+    finding_add(
+        doctor,
+        "cache",
+        FINDING_GOOD,
+        "",
+        "%.600s: %.1f MiB for %d model%s",
+        path,
+        (double)bytes / 1048576.0,
+        folders,
+        folders == 1 ? "" : "s"
+    );
+}
+
 static void look_at_terminal(struct doctor *doctor) {
     const char *term = getenv("TERM");
     const char *no_colour = getenv("NO_COLOR");
@@ -333,6 +426,7 @@ static int doctor_run(const struct cli_arguments *arguments) {
     look_at_machine(&doctor);
     look_at_model(&doctor);
     look_at_state(&doctor);
+    look_at_cache(&doctor);
     look_at_terminal(&doctor);
     int status = doctor_print(&doctor);
     buffer_deinit(&doctor.text);

@@ -20,9 +20,10 @@
 #define SYSTEM_TEXT                                                                                \
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
     "asks."
-#define TASK_BYTES_MAX ((size_t)1 << 20)
-#define FILES_MIN      128
-#define POOL_THREADS   6 /* of libuv (4), the engine and the sandbox */
+#define TASK_BYTES_MAX  ((size_t)1 << 20)
+#define FILES_MIN       128
+#define CACHE_HOURS_MAX 87600 /* ten years */
+#define POOL_THREADS    6     /* of libuv (4), the engine and the sandbox */
 
 static const struct cli_option run_options_table[] = {
     {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
@@ -38,14 +39,28 @@ static const struct cli_option run_options_table[] = {
     {"window", 0, "MODE", "exact (default), or replay: approximate, fewer decoder rows"},
     {"context", 0, "N", "longest context in tokens (default: the model's)"},
     {"threads", 0, "N", "threads of the CPU backend (default: one a core)"},
+    {"cache", 0, "SIZE", "cache on disk: at most SIZE, or off (default: 16G, or a quarter free)"},
+    {"cache-hours", 0, "N", "keep what is cached on disk for N hours (default: 72)"},
+    {"cache-writes", 0, "SIZE", "write at most SIZE an hour to it (default: 8G)"},
+    {"cache-memory", 0, "SIZE", "cache in memory beside the live context (default: see man page)"},
+    {"snapshots", 0, "SIZE", "memory for window snapshots (default: a tenth)"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
     {"json", 0, NULL, "write one JSON object a line instead of text"},
+};
+
+/* The KV store, from the command line; 0: the engine's default. */
+struct cache_settings {
+    bool is_off;
+    uint64_t disk_bytes, write_bytes_hour, memory_bytes, snapshot_bytes;
+    int64_t hours;
 };
 
 struct run_settings {
     const struct cli_arguments *arguments;
     struct buffer task;
     struct buffer workspace, state, model, snapshots, state_option;
+    struct buffer cache_directory; /* of the disk tier */
+    struct cache_settings cache;
     struct model_settings model_settings;
     uint32_t tools;
     int32_t effort;
@@ -89,6 +104,31 @@ static void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->model);
     buffer_deinit(&settings->snapshots);
     buffer_deinit(&settings->state_option);
+    buffer_deinit(&settings->cache_directory);
+}
+
+static bool settings_cache(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct cache_settings *cache = &settings->cache;
+    const char *disk = cli_value(arguments, "cache");
+    cache->is_off = disk != NULL && strcmp(disk, "off") == 0;
+    if (disk != NULL && !cache->is_off && !size_parse(view_of_text(disk), &cache->disk_bytes)) {
+        (void)cli_usage(
+            arguments, "--cache wants a size such as 512M or 16G, or off, not '%.60s'", disk
+        );
+        return false;
+    }
+    if (!cli_i64(arguments, "cache-hours", 1, CACHE_HOURS_MAX, &cache->hours) ||
+        !cli_size(arguments, "cache-writes", &cache->write_bytes_hour) ||
+        !cli_size(arguments, "cache-memory", &cache->memory_bytes) ||
+        !cli_size(arguments, "snapshots", &cache->snapshot_bytes)) {
+        return false;
+    }
+    if (cache->is_off && (cache->hours > 0 || cache->write_bytes_hour > 0)) {
+        (void)cli_usage(arguments, "--cache off leaves nothing for --cache-hours, --cache-writes");
+        return false;
+    }
+    return true;
 }
 
 static int settings_numbers(struct run_settings *settings) {
@@ -108,7 +148,7 @@ static int settings_numbers(struct run_settings *settings) {
         !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
         !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
         !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
-        !cli_i64(arguments, "threads", 1, 256, &settings->threads)) {
+        !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
         return STATUS_USAGE;
     }
     if (effort != NULL &&
@@ -171,6 +211,7 @@ static result settings_find(struct run_settings *settings, struct error *error) 
         &settings->snapshots,
         error
     ));
+    TRY(path_cache(buffer_text(&settings->state), &settings->cache_directory, error));
     buffer_init(&settings->state_option, 8192);
     return state == NULL
                ? OK
@@ -294,11 +335,18 @@ host_open_view(struct run_host *host, const struct run_settings *settings, struc
 
 static result
 host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    const struct cache_settings *cache = &settings->cache;
     const struct engine_options options = {
         .model_directory = buffer_text(&settings->model),
         .threads = (int32_t)settings->threads,
         .context_max = (int32_t)settings->context_max,
         .sequences_max = 1,
+        .cache_directory = cache->is_off ? NULL : buffer_text(&settings->cache_directory),
+        .cache_disk_bytes = cache->disk_bytes,
+        .cache_write_bytes_hour = cache->write_bytes_hour,
+        .cache_lifetime_ms = cache->hours * 3600000,
+        .cache_memory_bytes = cache->memory_bytes,
+        .snapshot_bytes = cache->snapshot_bytes,
         .wake = loop_wake,
         .wake_context = host->loop,
     };

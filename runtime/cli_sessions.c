@@ -8,6 +8,7 @@
 #include <time.h>
 
 #define COLUMN_TASK_BYTES 60
+#define LINEAGE_DIGITS    16 /* shown of 64 */
 
 /* *is_empty (may be null): nothing was recorded yet, which is not said then. */
 static int
@@ -194,6 +195,55 @@ show_call(struct buffer *out, const struct session_call *call, bool outputs, str
     );
 }
 
+/* Where the windows and the reused tokens came from, and why not more was reused. */
+static result
+show_contract(struct buffer *out, const struct session_cache_facts *cache, struct error *error) {
+    TRY(buffer_append_format(
+        out, error, "  cache: windows %.*s", VIEW_ARGUMENTS(cache->window_source)
+    ));
+    if (cache->rebuilt_tokens > 0) {
+        TRY(buffer_append_format(out, error, " from token %" PRId64, cache->rebuilt_from));
+    }
+    if (cache->restored_disk > 0) {
+        TRY(buffer_append_format(out, error, ", %" PRId64 " from disk", cache->restored_disk));
+    }
+    if (cache->restored_host > 0) {
+        TRY(buffer_append_format(out, error, ", %" PRId64 " from host memory", cache->restored_host)
+        );
+    }
+    if (cache->miss_reason.length > 0) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "; missed at token %" PRId64 ": %.*s",
+            cache->miss_token,
+            VIEW_ARGUMENTS(cache->miss_reason)
+        ));
+    }
+    if (cache->replays.length > 0) {
+        TRY(buffer_append_format(out, error, "; approximate: %.*s", VIEW_ARGUMENTS(cache->replays))
+        );
+    }
+    TRY(buffer_append_text(out, "\n  lineage: root ", error));
+    const struct view lineages[] = {cache->lineage, cache->block_lineage, cache->decoder_lineage};
+    static const char *const names[] = {"", ", blocks ", ", decoder "};
+    for (size_t i = 0; i < COUNT_OF(lineages); i++) {
+        bool is_root = i == 1 && view_equals(lineages[i], cache->lineage);
+        bool is_exact = i == 2 && view_equals_text(lineages[i], "0");
+        struct view shown = is_root    ? view_of_text("the same")
+                            : is_exact ? view_of_text("exact")
+                                       : view_slice(lineages[i], 0, LINEAGE_DIGITS);
+        TRY(buffer_append_format(out, error, "%s%.*s", names[i], VIEW_ARGUMENTS(shown)));
+    }
+    return buffer_append_format(
+        out,
+        error,
+        "; %.*s, numerics %.*s\n",
+        VIEW_ARGUMENTS(cache->backend),
+        VIEW_ARGUMENTS(cache->numerics_version)
+    );
+}
+
 static result
 show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, struct error *error) {
     const struct session_cache_facts *cache = &turn->end.cache;
@@ -213,10 +263,11 @@ show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, str
             turn->end.decode_ms,
             VIEW_ARGUMENTS(turn->end.stop_reason)
         ));
+        TRY(buffer_append_text(out, "\n", error));
+        TRY(show_contract(out, cache, error));
     } else {
-        TRY(buffer_append_text(out, ": not finished", error));
+        TRY(buffer_append_text(out, ": not finished\n", error));
     }
-    TRY(buffer_append_text(out, "\n", error));
     for (size_t i = 0; i < turn->message_count; i++) {
         const struct session_message *message = &turn->messages[i];
         if (view_equals_text(message->role, "tool")) {
@@ -250,6 +301,7 @@ show_head(struct buffer *out, const struct session_summary *session, struct erro
     TRY(put_lines(out, "task      ", session->begin.task, error));
     TRY(put_lines(out, "workspace ", session->begin.workspace, error));
     TRY(put_lines(out, "model     ", session->begin.model, error));
+    TRY(put_lines(out, "digest    ", session->begin.model_digest, error));
     TRY(put_lines(out, "backend   ", session->begin.backend, error));
     TRY(buffer_append_format(
         out,
@@ -285,9 +337,40 @@ show_head(struct buffer *out, const struct session_summary *session, struct erro
     return buffer_append_text(out, "\n", error);
 }
 
+static result show_resumption(
+    struct buffer *out, const struct session_resumption *resumption, struct error *error
+) {
+    char when[32];
+    time_text(resumption->resumed_ms, when);
+    TRY(buffer_append_format(
+        out,
+        error,
+        "resumed   %s, after turn %" PRId64 "; had ended: %s",
+        when,
+        resumption->turns_before,
+        session_status_name(resumption->status)
+    ));
+    if (resumption->stop_reason.length > 0) {
+        TRY(buffer_append_format(out, error, " (%.*s)", VIEW_ARGUMENTS(resumption->stop_reason)));
+    }
+    return buffer_append_format(
+        out,
+        error,
+        "; now %.*s, numerics %.*s\n",
+        VIEW_ARGUMENTS(resumption->begin.backend),
+        VIEW_ARGUMENTS(resumption->begin.numerics_version)
+    );
+}
+
 static result
 show_text(const struct session_tree *tree, bool outputs, struct buffer *out, struct error *error) {
     TRY(show_head(out, &tree->session, error));
+    for (size_t i = 0; i < tree->resumption_count; i++) {
+        TRY(show_resumption(out, &tree->resumptions[i], error));
+    }
+    if (tree->resumption_count > 0) {
+        TRY(buffer_append_text(out, "\n", error));
+    }
     for (size_t i = 0; i < tree->agent_count; i++) {
         const struct session_agent *agent = &tree->agents[i];
         if (tree->agent_count > 1) {

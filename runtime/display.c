@@ -464,12 +464,19 @@ static void put_finished(struct display *display, const struct run_event *event)
     put_format(
         display,
         STYLE_TEXT,
-        "%d turn%s, %" PRId64 " tokens written, %" PRId64 " reused, %" PRId64 " evaluated",
+        "%d turn%s, %" PRId64 " tokens written",
         status->turn,
         status->turn == 1 ? "" : "s",
-        status->tokens_sampled,
+        status->tokens_sampled
+    );
+    /* What is reused depends on what earlier runs left in the cache. */
+    put_format(
+        display,
+        STYLE_DIM,
+        "# prompts: %" PRId64 " tokens reused, %" PRId64 " evaluated, %" PRId64 " rebuilt",
         status->reused_tokens,
-        status->evaluated_tokens
+        status->evaluated_tokens,
+        status->rebuilt_tokens
     );
     put_format(
         display,
@@ -511,6 +518,8 @@ static void put_event(struct display *display, const struct run_event *event) {
         put_changes(display, event->difference);
     } else if (event->type == RUN_NOTE) {
         put_format(display, STYLE_DIM, "# %.*s", VIEW_ARGUMENTS(event->text));
+    } else if (event->type == RUN_WARNING) {
+        put_format(display, STYLE_BAD, "# warning: %.*s", VIEW_ARGUMENTS(event->text));
     } else if (event->type == RUN_FINISHED) {
         put_finished(display, event);
     }

@@ -26,6 +26,7 @@ enum run_event_type {
     RUN_TOOL_RESULT, /* call, tool */
     RUN_CHANGES,     /* difference of the workspace between begin and end */
     RUN_NOTE,        /* text: one line of the host */
+    RUN_WARNING,     /* text: something does not work, the run goes on without it */
     RUN_FINISHED
 };
 

@@ -40,6 +40,17 @@ static void write_session(struct json_writer *writer, const struct run_event *ev
     json_write_raw(writer, event->tools);
 }
 
+static void write_replays(struct json_writer *writer, const struct generation_facts *facts) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, (size_t)32 * ENGINE_REPLAYS_MAX);
+    result formatted =
+        window_replays_format(facts->replays, facts->replay_count, &text, writer->error);
+    if (is_failed(formatted) && is_ok(writer->status)) {
+        writer->status = formatted;
+    }
+    write_view(writer, "replays", buffer_view(&text));
+}
+
 static void write_usage(struct json_writer *writer, const struct run_event *event) {
     const struct generation_facts *facts = event->facts;
     write_finite(writer, "prompt", facts->prompt_tokens);
@@ -48,8 +59,15 @@ static void write_usage(struct json_writer *writer, const struct run_event *even
     write_finite(writer, "rebuilt", facts->rebuilt);
     write_finite(writer, "sampled", facts->sampled);
     write_finite(writer, "hit_position", facts->hit_position);
+    write_finite(writer, "restored_host", facts->restored_host);
+    write_finite(writer, "restored_disk", facts->restored_disk);
+    write_text(writer, "miss", facts->miss != NULL ? facts->miss : "none");
+    write_finite(writer, "miss_token", facts->miss_token);
     write_text(writer, "window_source", facts->window_source != NULL ? facts->window_source : "");
+    write_finite(writer, "rebuilt_from", facts->rebuilt_from);
+    write_replays(writer, facts);
     write_text(writer, "lineage", facts->lineage);
+    write_text(writer, "block_lineage", facts->block_lineage);
     write_text(writer, "decoder_lineage", facts->decoder_lineage);
     write_finite(writer, "queued_us", facts->queued_us);
     write_finite(writer, "prefill_us", facts->prefill_us);
@@ -152,6 +170,7 @@ static const char *event_name(enum run_event_type type) {
         [RUN_TOOL_RESULT] = "tool_result",
         [RUN_CHANGES] = "changes",
         [RUN_NOTE] = "note",
+        [RUN_WARNING] = "warning",
         [RUN_FINISHED] = "finished",
     };
     return names[type];

@@ -11,6 +11,11 @@
 #define LOGPROB_BYTES_MAX  ((size_t)64 << 20)
 #define SNAPSHOT_GRACE_MS  500 /* for a snapshot after the run was stopped */
 
+/* How long calls of one tool take. */
+struct tool_time {
+    int64_t calls, total_ms;
+};
+
 struct loop {
     uv_loop_t uv;
     uv_async_t wake;
@@ -25,6 +30,8 @@ struct run {
     struct chat_parser *parser; /* of the present generation */
     struct recorder recorder;
     struct view *tool_names;
+    struct tool_time *tool_times; /* [agent.tool_count] */
+    char cache_trouble[512];      /* as told */
 
     /* the step on a worker */
     uv_work_t work;
@@ -114,51 +121,6 @@ result loop_output(struct loop *loop, int fd, struct output **out, struct error 
     return OK;
 }
 
-/* ---- ports ---------------------------------------------------------------------------------- */
-
-static result
-port_generate(void *context, const struct generation_request *request, struct error *error) {
-    return engine_generate(context, request, error);
-}
-
-static void port_cancel(void *context, uint64_t sequence) {
-    engine_cancel(context, sequence);
-}
-
-static bool port_next_event(void *context, struct engine_event *out) {
-    return engine_next_event(context, out);
-}
-
-struct engine_ports engine_ports_of(struct engine *engine) {
-    return (struct engine_ports){
-        .context = engine,
-        .generate = port_generate,
-        .cancel = port_cancel,
-        .next_event = port_next_event,
-    };
-}
-
-static result port_tool_call(
-    void *context,
-    struct view name,
-    struct view arguments,
-    int64_t time_ms_max,
-    struct tool_result *out,
-    struct error *error
-) {
-    tool_context_limit_time(context, time_ms_max);
-    return tool_call(context, name, arguments, out, error);
-}
-
-static void port_tool_cancel(void *context) {
-    tool_cancel(context);
-}
-
-struct tool_ports tool_ports_of(struct tool_context *context) {
-    return (struct tool_ports
-    ){.context = context, .call = port_tool_call, .cancel = port_tool_cancel};
-}
-
 /* ---- display -------------------------------------------------------------------------------- */
 
 static int64_t now_ms(const struct run *run) {
@@ -204,6 +166,18 @@ static void show_session(struct run *run) {
         .tokens_max = options->agent.tokens_max,
     };
     show(run, &event);
+}
+
+/* Once for each trouble: at the beginning, or at the end when it came in between. */
+static void show_cache_trouble(struct run *run) {
+    char trouble[sizeof run->cache_trouble];
+    run->options->engine.cache_trouble(run->options->engine.context, trouble, sizeof trouble);
+    if (trouble[0] == '\0' || strcmp(trouble, run->cache_trouble) == 0) {
+        return;
+    }
+    memcpy(run->cache_trouble, trouble, sizeof trouble);
+    struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(trouble)};
+    show(run, &warning);
 }
 
 static void show_finished(struct run *run) {
@@ -270,7 +244,14 @@ static result step_record_turn(struct run *run, struct error *error) {
 
 static result step_record_output(struct run *run, struct error *error) {
     const void *floats = run->log_probabilities.data;
-    return recorder_output(&run->recorder, &run->output_ids, floats, last_message(run), error);
+    const struct recorder_generation generation = {
+        .ids = &run->output_ids,
+        .log_probabilities = floats,
+        .message = last_message(run),
+        .facts = run->has_facts ? &run->facts : NULL,
+        .reason = run->reason,
+    };
+    return recorder_output(&run->recorder, &generation, error);
 }
 
 static result step_record_end(struct run *run, struct error *error) {
@@ -336,6 +317,34 @@ static void step_work(uv_work_t *work) {
 
 static void dispatch(struct run *run, const struct agent_event *event);
 
+/* The declared tool of that name, or null. */
+static struct tool_time *tool_time_of(struct run *run, struct view name) {
+    for (size_t i = 0; i < run->options->agent.tool_count; i++) {
+        if (view_equals(run->tool_names[i], name)) {
+            return &run->tool_times[i];
+        }
+    }
+    return NULL;
+}
+
+/* The engine keeps the context of an agent that waits for a tool: as long as this one usually takes. */
+static void tell_waiting(struct run *run, const struct chat_call *call) {
+    const struct tool_time *time = tool_time_of(run, call->name);
+    bool is_known = time != NULL && time->calls > 0;
+    int64_t estimate_ms = is_known ? time->total_ms / time->calls : 0;
+    run->options->engine.tell(
+        run->options->engine.context, run->options->sequence, SEQUENCE_WAITING, estimate_ms
+    );
+}
+
+static void note_duration(struct run *run, const struct chat_call *call) {
+    struct tool_time *time = tool_time_of(run, call->name);
+    if (time != NULL && run->tool.duration_ms >= 0) {
+        time->calls++;
+        time->total_ms += run->tool.duration_ms;
+    }
+}
+
 static void after_call(struct run *run, bool succeeded) {
     if (!succeeded) {
         dispatch(run, &(struct agent_event){.type = AGENT_CALL_FAILED, .error = &run->step_error});
@@ -346,6 +355,7 @@ static void after_call(struct run *run, bool succeeded) {
         .call = agent_call(run->agent, run->step.call_index),
         .tool = &run->tool,
     };
+    note_duration(run, shown.call);
     show(run, &shown);
     dispatch(
         run,
@@ -375,6 +385,7 @@ static void step_done(uv_work_t *work, int status) {
     }
     if (type == AGENT_RECORD_BEGIN) {
         show_session(run);
+        show_cache_trouble(run);
     }
     struct agent_event event = {.type = AGENT_RECORDED};
     if (type == AGENT_RECORD_TURN) {
@@ -392,6 +403,7 @@ static void step_start(struct run *run, const struct agent_effect *effect) {
         struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
         run->status.activity = "tool";
         show(run, &shown);
+        tell_waiting(run, call);
         tool_result_deinit(&run->tool);
         tool_result_init(&run->tool);
     }
@@ -606,6 +618,15 @@ static void close_when_idle(void *context);
 
 static void end(struct run *run) {
     run->is_ending = true;
+    /* A recorded session may go on later; what could not be recorded has nobody to come back to. */
+    bool is_recorded = run->recorder.session.text[0] != '\0';
+    run->options->engine.tell(
+        run->options->engine.context,
+        run->options->sequence,
+        is_recorded ? SEQUENCE_FINISHED : SEQUENCE_ABANDONED,
+        0
+    );
+    show_cache_trouble(run);
     show_finished(run);
     close_when_idle(run);
 }
@@ -748,6 +769,7 @@ static void run_deinit(struct run *run) {
     token_list_deinit(&run->output_ids);
     buffer_deinit(&run->log_probabilities);
     tool_result_deinit(&run->tool);
+    free(run->tool_times);
     free(run->tool_names);
 }
 
@@ -766,7 +788,8 @@ static result run_init(struct run *run, const struct run_options *options, struc
     run->status.context_max = options->agent.context_max;
     run->status.activity = "starting";
     run->tool_names = calloc(options->agent.tool_count + 1, sizeof *run->tool_names);
-    if (run->tool_names == NULL) {
+    run->tool_times = calloc(options->agent.tool_count + 1, sizeof *run->tool_times);
+    if (run->tool_names == NULL || run->tool_times == NULL) {
         FAIL(error, MEMORY, "no memory for a run");
     }
     for (size_t i = 0; i < options->agent.tool_count; i++) {

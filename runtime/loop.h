@@ -34,6 +34,10 @@ struct engine_ports {
     result (*generate
     )(void *context, const struct generation_request *request, struct error *error);
     void (*cancel)(void *context, uint64_t sequence);
+    /* What becomes of the sequence: waiting for a tool, finished, abandoned. */
+    void (*tell)(void *context, uint64_t sequence, enum sequence_event event, int64_t estimate_ms);
+    /* Why a cache that was asked for is not there; "" when nothing is wrong. */
+    void (*cache_trouble)(void *context, char *out, size_t bytes);
     bool (*next_event)(void *context, struct engine_event *out);
 };
 struct engine_ports engine_ports_of(struct engine *engine);

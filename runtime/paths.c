@@ -124,6 +124,11 @@ result path_directory(const char *given, struct buffer *out, struct error *error
     return buffer_append_text(out, resolved, error);
 }
 
+result path_cache(const char *state, struct buffer *out, struct error *error) {
+    buffer_init(out, PATH_MAX);
+    return buffer_append_format(out, error, "%s/cache", state);
+}
+
 result
 path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error) {
     buffer_init(out, PATH_MAX);

@@ -14,6 +14,8 @@ MUST_CHECK result path_model_default(struct buffer *out, struct error *error);
 MUST_CHECK result path_state(const char *given, bool make, struct buffer *out, struct error *error);
 /* Absolute, symlinks resolved; must be a directory. Expected errors: NOT_FOUND, INVALID_INPUT. */
 MUST_CHECK result path_directory(const char *given, struct buffer *out, struct error *error);
+/* Directory of the cache on disk, in a state directory. */
+MUST_CHECK result path_cache(const char *state, struct buffer *out, struct error *error);
 /* Directory of the store that holds snapshots of a workspace. */
 MUST_CHECK result
 path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error);

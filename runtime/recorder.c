@@ -3,6 +3,9 @@
 
 #include <inttypes.h>
 
+/* A list of ENGINE_REPLAYS_MAX replays as text. */
+#define RECORDER_REPLAYS_BYTES_MAX ((size_t)32 * ENGINE_REPLAYS_MAX)
+
 void recorder_deinit(struct recorder *recorder) {
     workspace_difference_deinit(&recorder->difference);
     recorder->difference = (struct workspace_difference){0};
@@ -106,6 +109,7 @@ result recorder_turn_start(
     TRY_NOTE(error, chat_encode(ids, turn->encoder, &request, error), "while encoding the prompt");
     TRY(session_batch_begin(recorder->store, error));
     TRY(batch_end(recorder, append_turn(recorder, turn, ids, error), error));
+    recorder->turn_is_open = true;
     recorder->position += (int64_t)ids->count;
     return OK;
 }
@@ -129,56 +133,12 @@ write_calls(const struct chat_message *message, struct buffer *out, struct error
     return json_writer_finish(&writer);
 }
 
-static result append_output(
-    struct recorder *recorder,
-    const struct session_run_begin *run,
-    const struct session_message_begin *message,
-    struct error *error
-) {
-    if (run->count > 0) {
-        TRY(session_run_append(recorder->store, run, error));
-    }
-    return session_message_append(recorder->store, message, error);
+/* Why not more was reused, in the words of people; "" when all was that could be. */
+static const char *miss_text(const char *miss) {
+    return miss == NULL || strcmp(miss, "none") == 0 ? "" : miss;
 }
 
-result recorder_output(
-    struct recorder *recorder,
-    const struct token_list *ids,
-    const float *log_probabilities,
-    const struct chat_message *message,
-    struct error *error
-) {
-    CLEANUP(buffer_deinit) struct buffer calls;
-    buffer_init(&calls, SESSION_TEXT_BYTES_MAX);
-    if (message->call_count > 0) {
-        TRY(write_calls(message, &calls, error));
-    }
-    const struct session_run_begin run = {
-        .turn = recorder->turn,
-        .kind = SESSION_RUN_OUTPUT,
-        .position = recorder->position,
-        .count = ids->count,
-        .ids = ids->ids,
-        .log_probabilities = log_probabilities,
-    };
-    const struct session_message_begin begin = {
-        .turn = recorder->turn,
-        .role = view_of_text("assistant"),
-        .text = message->content,
-        .reasoning = message->reasoning,
-        .calls = buffer_view(&calls),
-    };
-    TRY(session_batch_begin(recorder->store, error));
-    TRY(batch_end(recorder, append_output(recorder, &run, &begin, error), error));
-    recorder->position += (int64_t)ids->count;
-    return OK;
-}
-
-static const char *window_source_name(const char *source) {
-    return source == NULL || strcmp(source, "cold") == 0 ? "none" : source;
-}
-
-result recorder_turn_end(
+static result finish_turn(
     struct recorder *recorder,
     const struct generation_facts *facts,
     enum finish_reason reason,
@@ -191,6 +151,9 @@ result recorder_turn_end(
     char numerics[16];
     int length = snprintf(numerics, sizeof numerics, "%" PRIu32, recorder->engine.numerics);
     ASSERT(length > 0);
+    CLEANUP(buffer_deinit) struct buffer replays;
+    buffer_init(&replays, RECORDER_REPLAYS_BYTES_MAX);
+    TRY(window_replays_format(facts->replays, facts->replay_count, &replays, error));
     const struct session_turn_end end = {
         .cache =
             {.prompt_tokens = facts->prompt_tokens,
@@ -198,9 +161,15 @@ result recorder_turn_end(
              .reused_tokens = facts->reused,
              .rebuilt_tokens = facts->rebuilt,
              .hit_position = facts->hit_position,
-             .miss_reason = view_of_text(facts->reused == 0 ? "first prompt" : ""),
-             .window_source = view_of_text(window_source_name(facts->window_source)),
+             .rebuilt_from = facts->rebuilt_from,
+             .restored_host = facts->restored_host,
+             .restored_disk = facts->restored_disk,
+             .miss_reason = view_of_text(miss_text(facts->miss)),
+             .miss_token = facts->miss_token,
+             .window_source = view_of_text(facts->window_source),
+             .replays = buffer_view(&replays),
              .lineage = view_of_text(facts->lineage),
+             .block_lineage = view_of_text(facts->block_lineage),
              .decoder_lineage = view_of_text(facts->decoder_lineage),
              .backend = view_of_text(recorder->engine.backend),
              .numerics_version = view_of_text(numerics)},
@@ -211,6 +180,63 @@ result recorder_turn_end(
         .stop_reason = view_of_text(finish_reason_name(reason)),
     };
     return session_turn_finish(recorder->store, recorder->turn, &end, error);
+}
+
+static result append_output(
+    struct recorder *recorder,
+    const struct recorder_generation *generation,
+    const struct session_message_begin *message,
+    struct error *error
+) {
+    const struct session_run_begin run = {
+        .turn = recorder->turn,
+        .kind = SESSION_RUN_OUTPUT,
+        .position = recorder->position,
+        .count = generation->ids->count,
+        .ids = generation->ids->ids,
+        .log_probabilities = generation->log_probabilities,
+    };
+    TRY(finish_turn(recorder, generation->facts, generation->reason, error));
+    if (run.count > 0) {
+        TRY(session_run_append(recorder->store, &run, error));
+    }
+    return session_message_append(recorder->store, message, error);
+}
+
+result recorder_output(
+    struct recorder *recorder, const struct recorder_generation *generation, struct error *error
+) {
+    const struct chat_message *message = generation->message;
+    CLEANUP(buffer_deinit) struct buffer calls;
+    buffer_init(&calls, SESSION_TEXT_BYTES_MAX);
+    if (message->call_count > 0) {
+        TRY(write_calls(message, &calls, error));
+    }
+    const struct session_message_begin begin = {
+        .turn = recorder->turn,
+        .role = view_of_text("assistant"),
+        .text = message->content,
+        .reasoning = message->reasoning,
+        .calls = buffer_view(&calls),
+    };
+    TRY(session_batch_begin(recorder->store, error));
+    TRY(batch_end(recorder, append_output(recorder, generation, &begin, error), error));
+    recorder->position += (int64_t)generation->ids->count;
+    recorder->turn_is_open = false;
+    return OK;
+}
+
+result recorder_turn_end(
+    struct recorder *recorder,
+    const struct generation_facts *facts,
+    enum finish_reason reason,
+    struct error *error
+) {
+    if (!recorder->turn_is_open) {
+        return OK;
+    }
+    recorder->turn_is_open = false;
+    return finish_turn(recorder, facts, reason, error);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */

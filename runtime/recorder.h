@@ -24,7 +24,8 @@ struct recorder {
 
     struct session_id session, agent;
     int64_t turn, call;
-    int64_t position; /* tokens recorded of the context */
+    bool turn_is_open; /* started, and its generation is not recorded yet */
+    int64_t position;  /* tokens recorded of the context */
     char commit_first[WORKSPACE_COMMIT_BYTES];
     char commit_last[WORKSPACE_COMMIT_BYTES];
     bool tree_may_differ;                   /* a tool ran since the last snapshot */
@@ -55,12 +56,17 @@ MUST_CHECK result recorder_turn_start(
     struct token_list *ids,
     struct error *error
 );
+/* What a generation wrote, and what it depended on: one append, so that neither is lost without the
+ * other. `facts` null: they are not known, since the engine failed. */
+struct recorder_generation {
+    const struct token_list *ids;
+    const float *log_probabilities; /* [ids->count] */
+    const struct chat_message *message;
+    const struct generation_facts *facts;
+    enum finish_reason reason;
+};
 MUST_CHECK result recorder_output(
-    struct recorder *recorder,
-    const struct token_list *ids,
-    const float *log_probabilities,
-    const struct chat_message *message,
-    struct error *error
+    struct recorder *recorder, const struct recorder_generation *generation, struct error *error
 );
 MUST_CHECK result
 recorder_call_start(struct recorder *recorder, const struct chat_call *call, struct error *error);
@@ -68,7 +74,7 @@ recorder_call_start(struct recorder *recorder, const struct chat_call *call, str
 MUST_CHECK result recorder_call_finish(
     struct recorder *recorder, const struct tool_result *value, struct error *error
 );
-/* `facts` null: nothing was generated. */
+/* Closes a turn in which nothing was generated; after recorder_output there is nothing to do. */
 MUST_CHECK result recorder_turn_end(
     struct recorder *recorder,
     const struct generation_facts *facts,

@@ -5,6 +5,7 @@
 
 #define FAKE_EVENTS_MAX 65536
 #define FAKE_EOS        1
+#define FAKE_TOLD_MAX   64
 
 struct fake_engine {
     struct loop *loop;
@@ -23,6 +24,9 @@ struct fake_engine {
     int32_t prompt_added;
     int generations;
     int64_t appended;
+    struct fake_told told[FAKE_TOLD_MAX]; /* loop thread */
+    size_t told_count;
+    const char *trouble; /* set before the run */
     struct engine_event events[FAKE_EVENTS_MAX];
     size_t event_head, event_tail;
 };
@@ -197,6 +201,19 @@ static void fake_cancel(void *context, uint64_t sequence) {
     (void)pthread_mutex_unlock(&engine->lock);
 }
 
+static void
+fake_tell(void *context, uint64_t sequence, enum sequence_event event, int64_t estimate_ms) {
+    struct fake_engine *engine = context;
+    ASSERT(sequence == 7);
+    ASSERT(engine->told_count < FAKE_TOLD_MAX);
+    engine->told[engine->told_count++] = (struct fake_told){event, estimate_ms};
+}
+
+static void fake_cache_trouble(void *context, char *out, size_t bytes) {
+    const struct fake_engine *engine = context;
+    (void)snprintf(out, bytes, "%s", engine->trouble != NULL ? engine->trouble : "");
+}
+
 static bool fake_next_event(void *context, struct engine_event *out) {
     struct fake_engine *engine = context;
     (void)pthread_mutex_lock(&engine->lock);
@@ -213,6 +230,8 @@ struct engine_ports fake_engine_ports(struct fake_engine *engine) {
         .context = engine,
         .generate = fake_generate,
         .cancel = fake_cancel,
+        .tell = fake_tell,
+        .cache_trouble = fake_cache_trouble,
         .next_event = fake_next_event,
     };
 }
@@ -223,6 +242,15 @@ int fake_engine_generations(const struct fake_engine *engine) {
 
 int64_t fake_engine_appended(const struct fake_engine *engine) {
     return engine->appended;
+}
+
+const struct fake_told *fake_engine_told(const struct fake_engine *engine, size_t *count) {
+    *count = engine->told_count;
+    return engine->told;
+}
+
+void fake_engine_set_trouble(struct fake_engine *engine, const char *text) {
+    engine->trouble = text;
 }
 
 /* ---- tools ---------------------------------------------------------------------------------- */
@@ -243,6 +271,7 @@ static result fake_tool_call(
         FAIL(error, UNSUPPORTED, "this machine cannot confine commands");
     }
     out->status = TOOL_OK;
+    out->duration_ms = tools->duration_ms;
     for (int waited = 0; waited < tools->milliseconds; waited++) {
         if (tools->is_cancelled) {
             out->status = TOOL_CANCELLED;

@@ -28,13 +28,22 @@ struct engine_ports fake_engine_ports(struct fake_engine *engine);
 int fake_engine_generations(const struct fake_engine *engine);
 /* Tokens that were appended in all. */
 int64_t fake_engine_appended(const struct fake_engine *engine);
+/* What it was told of the sequence, in order. */
+struct fake_told {
+    enum sequence_event event;
+    int64_t estimate_ms;
+};
+const struct fake_told *fake_engine_told(const struct fake_engine *engine, size_t *count);
+/* What it says of its cache; static text. */
+void fake_engine_set_trouble(struct fake_engine *engine, const char *text);
 
 struct fake_tools {
-    const char *text; /* result of every call */
-    int milliseconds; /* each call takes; a cancel ends it */
-    bool fails;       /* the host cannot run tools */
-    bool counts;      /* the result is the number of the call */
-    int calls;        /* so far */
+    const char *text;    /* result of every call */
+    int milliseconds;    /* each call takes; a cancel ends it */
+    int64_t duration_ms; /* each call says that it took */
+    bool fails;          /* the host cannot run tools */
+    bool counts;         /* the result is the number of the call */
+    int calls;           /* so far */
     _Atomic bool is_cancelled;
 };
 struct tool_ports fake_tool_ports(struct fake_tools *tools);

@@ -249,6 +249,22 @@ def test_run_refuses_an_empty_state_name_and_too_many_threads():
         check(hearth("run", "x", *where, "--threads", "257"), 2, err="from 1 to 256, not '257'")
 
 
+def test_sizes_of_the_cache_are_read_by_one_rule():
+    with Scratch() as scratch:
+        where = ["-C", str(scratch.path / "missing")]  # refused right after the options
+        for option in ["cache", "cache-writes", "cache-memory", "snapshots"]:
+            for good in ["1", "4096", "512M", "512m", "16G", "16GiB", "16GB", "1.5T", "10B"]:
+                check(hearth("run", "x", *where, f"--{option}", good), 2, err="workspace:")
+            for bad in ["", "0", "-1", "G", "iB", "16X", "16 G", "1e30", "nan", "16GG", "8iB",
+                        "2000000T", "on"]:
+                check(hearth("run", "x", *where, f"--{option}", bad), 2,
+                      err=f"--{option} wants a size such as 512M")
+        check(hearth("run", "x", *where, "--cache", "off"), 2, err="workspace:")
+        check(hearth("run", "x", *where, "--cache-hours", "0"), 2, err="from 1 to 87600")
+        check(hearth("run", "x", *where, "--cache", "off", "--cache-hours", "3"), 2,
+              err="leaves nothing for --cache-hours")
+
+
 def test_a_fifo_in_the_place_of_a_model_file_is_refused_and_not_waited_for():
     with Scratch() as scratch:
         for name in ["config.json", "tokenizer.json", "chat.json", "agent.json",
@@ -471,6 +487,32 @@ def test_json_lines_follow_the_schema():
         for event in events:
             for key in event:
                 assert f"`{key}`" in documented, key
+
+
+def test_a_second_run_writes_the_same_text_and_the_record_holds_the_contract():
+    needs_sandbox()
+    with Scratch() as scratch:
+        texts = []
+        for _ in range(2):
+            task = scratch.demo()
+            done = check(scratch.run(task["prompt"], *GREEDY), 0)
+            texts.append([line for line in done.stdout.splitlines() if not line.startswith(b"#")])
+            assert re.search(rb"^# prompts: \d+ tokens reused, \d+ evaluated", done.stdout, re.M)
+            shutil.rmtree(scratch.work)
+            scratch.work.mkdir()
+        assert texts[0] == texts[1]
+        first = scratch.tree()["agents"][0]["turns"][0]["cache"]
+        assert first["window_source"] in ("cold", "live", "snapshot", "rebuilt"), first
+        assert first["reused_tokens"] == first["hit_position"], first
+        assert first["rebuilt_tokens"] == first["hit_position"] - first["rebuilt_from"], first
+        assert re.fullmatch("[0-9a-f]{64}", first["lineage"]), first
+        assert first["block_lineage"] == first["lineage"], first
+        assert first["decoder_lineage"] == "0" and "replays" not in first, first
+        assert first["backend"].startswith("cpu") and first["numerics_version"], first
+        shown = hearth("sessions", "show", "last", "--state", scratch.state).stdout.decode()
+        assert re.search(r"^  cache: windows \w+", shown, re.M), shown
+        assert re.search(r"^  lineage: root [0-9a-f]{16}, blocks the same, decoder exact; cpu", shown,
+                         re.M), shown
 
 
 def test_log_level_comes_from_the_environment():
@@ -733,7 +775,7 @@ def test_doctor_says_whether_a_run_would_work():
         found = json.loads(good.stdout)
         assert good.returncode == (0 if found["would_work"] else 3)
         subjects = {finding["subject"] for finding in found["findings"]}
-        assert subjects >= {"sandbox", "processor", "memory", "model", "state", "terminal", "cuda"}
+        assert subjects >= {"sandbox", "processor", "memory", "model", "state", "terminal", "cuda", "cache"}
         check(hearth("doctor", "--state", scratch.state, "--model", str(scratch.path)), 3,
               out="bad   model")
 

@@ -6,6 +6,7 @@
 #include "runtime_support.h"
 
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -363,6 +364,63 @@ static void tool_that_cannot_be_confined_is_refused(void **state) {
     teardown(&fixture);
 }
 
+static void engine_hears_of_waiting_and_of_the_end(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {
+        {.text = "</think>" CALL("read", "path", "a")},
+        {.text = "</think>" CALL("shell", "command", "ls")},
+        {.text = "</think>" CALL("read", "path", "b")},
+        {.text = "</think>Done."},
+    };
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_PLAIN, turns, COUNT_OF(turns));
+    fixture.tools.duration_ms = 250;
+    run(&fixture);
+    size_t count = 0;
+    const struct fake_told *told = fake_engine_told(fixture.engine, &count);
+    assert_int_equal(count, 4);
+    /* A tool's usual time is known once it ran. */
+    static const int64_t estimates[] = {0, 0, 250};
+    for (size_t i = 0; i < COUNT_OF(estimates); i++) {
+        assert_int_equal(told[i].event, SEQUENCE_WAITING);
+        assert_int_equal(told[i].estimate_ms, estimates[i]);
+    }
+    assert_int_equal(told[3].event, SEQUENCE_FINISHED);
+    teardown(&fixture);
+}
+
+/* Nothing is recorded, so nobody can come back. */
+static void session_that_cannot_be_recorded_is_abandoned(void **state) {
+    (void)state;
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_PLAIN, call_then_answer, COUNT_OF(call_then_answer));
+    fixture.options.sampling.seed = 1;
+    fixture.options.begin.sampler.temperature = (double)NAN; /* refused by the store */
+    run(&fixture);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_RECORD);
+    size_t count = 0;
+    const struct fake_told *told = fake_engine_told(fixture.engine, &count);
+    assert_int_equal(count, 1);
+    assert_int_equal(told[0].event, SEQUENCE_ABANDONED);
+    teardown(&fixture);
+}
+
+static void trouble_of_the_cache_is_one_warning(void **state) {
+    (void)state;
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_JSON, call_then_answer, COUNT_OF(call_then_answer));
+    fake_engine_set_trouble(fixture.engine, "no disk cache: /x is read-only");
+    run(&fixture);
+    assert_int_equal(fixture.outcome.exit_status, 0);
+    const char *line =
+        "{\"event\":\"warning\",\"turn\":0,\"text\":\"no disk cache: /x is read-only\"}";
+    struct view written = buffer_view(&fixture.written);
+    size_t at = view_find(written, view_of_text(line), 0);
+    assert_true(at != SIZE_MAX);
+    assert_true(view_find(written, view_of_text("\"warning\""), at + 20) == SIZE_MAX);
+    teardown(&fixture);
+}
+
 static void *send_signal(void *context) {
     (void)context;
     (void)usleep(400000);
@@ -435,6 +493,9 @@ int main(void) {
         cmocka_unit_test(interrupt_keeps_everything),
         cmocka_unit_test(closed_output_stops_the_run),
         cmocka_unit_test(loop_runs_twice),
+        cmocka_unit_test(engine_hears_of_waiting_and_of_the_end),
+        cmocka_unit_test(session_that_cannot_be_recorded_is_abandoned),
+        cmocka_unit_test(trouble_of_the_cache_is_one_warning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,58 @@
+/* The real engine and the real tools behind the tables of loop.h. */
+#include "loop.h"
+
+static result
+port_generate(void *context, const struct generation_request *request, struct error *error) {
+    return engine_generate(context, request, error);
+}
+
+static void port_cancel(void *context, uint64_t sequence) {
+    engine_cancel(context, sequence);
+}
+
+static void
+port_tell(void *context, uint64_t sequence, enum sequence_event event, int64_t estimate_ms) {
+    engine_sequence_tell(context, sequence, event, estimate_ms);
+}
+
+static void port_cache_trouble(void *context, char *out, size_t bytes) {
+    struct engine_cache_status status;
+    engine_cache_status(context, &status);
+    (void)snprintf(out, bytes, "%s", status.trouble); // cut where it is too long
+}
+
+static bool port_next_event(void *context, struct engine_event *out) {
+    return engine_next_event(context, out);
+}
+
+struct engine_ports engine_ports_of(struct engine *engine) {
+    return (struct engine_ports){
+        .context = engine,
+        .generate = port_generate,
+        .cancel = port_cancel,
+        .tell = port_tell,
+        .cache_trouble = port_cache_trouble,
+        .next_event = port_next_event,
+    };
+}
+
+static result port_tool_call(
+    void *context,
+    struct view name,
+    struct view arguments,
+    int64_t time_ms_max,
+    struct tool_result *out,
+    struct error *error
+) {
+    tool_context_limit_time(context, time_ms_max);
+    return tool_call(context, name, arguments, out, error);
+}
+
+static void port_tool_cancel(void *context) {
+    tool_cancel(context);
+}
+
+struct tool_ports tool_ports_of(struct tool_context *context) {
+    return (struct tool_ports
+    ){.context = context, .call = port_tool_call, .cancel = port_tool_cancel};
+}
