@@ -243,8 +243,11 @@ static void forward_plan_keeping(struct forward *forward) {
     const struct model_config *config = forward->config;
     bool selected = false;
     bool pool = false;
+    bool entries = false;
     for (int32_t l = config->layers - 1; l >= 0; l--) {
         const struct layer_plan *plan = &config->plan[l];
+        forward->keep_entries[l] = entries; // its own pairs are pooled before its rows are narrowed
+        entries = entries || (plan->mode == LAYER_FULL && plan->ratio == 2);
         /* What is made at l is not there yet when its rows are narrowed. */
         if (plan->select_layer == l) {
             selected = false;
@@ -379,8 +382,13 @@ result forward_step(
     forward_head(forward);
     TRY(forward->backend->synchronize(forward->backend, error));
     count_rows(forward);
+    const struct row_segment *source = forward->window_stages[forward->config->encoder_layers].host;
     for (int32_t s = 0; s < count; s++) {
-        segments[s].sequence->computed = segments[s].position + segments[s].count;
+        struct kv_sequence *sequence = segments[s].sequence;
+        sequence->computed = segments[s].position + segments[s].count;
+        if (source[s].position > segments[s].position) {
+            sequence->source_floor = source[s].position; // rows before never got there
+        }
     }
     return OK;
 }

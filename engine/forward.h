@@ -1,9 +1,11 @@
 /* One forward pass of the text backbone over the op table: rows of many sequences in, logits out.
  *
- * A step is a list of segments: consecutive tokens of one sequence. Encoder layers run every row.
- * A decoder layer runs only the rows that a later exact result can depend on (spec 3.13), counted
- * from the end of the prompt, which is known from the first chunk on; so how a prompt is cut into
- * steps, and what else shares a step, changes no bit. Buffers are allocated once for the largest
+ * A step is a list of segments: consecutive tokens of one sequence. A decoder layer runs only the
+ * rows that a later exact result can depend on (spec 3.13), counted from the end of the prompt,
+ * which is known from the first chunk on. Encoder layers run every row from the write floor on;
+ * after a cache hit, where rows before it run again for their windows alone, each runs only those
+ * that the layers above still need. So how a prompt is cut into steps, what of it was cached, and
+ * what else shares a step, changes no bit. Buffers are allocated once for the largest
  * step. Thread: the engine thread only.
  */
 #ifndef HEARTH_ENGINE_FORWARD_H
@@ -31,12 +33,16 @@ struct forward_segment {
     int32_t count;
     int32_t prompt_end; /* N: one past the last position of this append */
     enum forward_logits logits;
-    /* WINDOW_EXACT: decoder layer l runs rows >= N - need(l), and window KV of W - 1 before them.
-     * WINDOW_REPLAY: every decoder layer runs rows >= window_floor_decoder. */
+    /* WINDOW_EXACT: decoder layer l runs rows >= N - need(l), and window KV of W - 1 before them;
+     * encoder layer l rows >= min(H - (E-1-l)(W-1), N - 1 - (L-1-l)(W-1)), with H the write floor,
+     * and as much window KV before them. Layer E makes window KV of all rows that reach it.
+     * WINDOW_REPLAY: every decoder layer runs rows >= window_floor_decoder, and the encoder what
+     * these and the write floor need. */
     enum window_mode window;
-    int32_t window_floor_encoder; /* windows of encoder layers see no position below; else 0 */
-    int32_t window_floor_decoder; /* the same for decoder layers */
-    int32_t write_floor;          /* global entries of tokens below this are kept as they are */
+    /* Encoder replay, else 0: windows of encoder layers see no position below, and all rows run. */
+    int32_t window_floor_encoder;
+    int32_t window_floor_decoder; /* windows of decoder layers see no position below; else 0 */
+    int32_t write_floor; /* H: entries of tokens below this are there already and are kept */
 };
 
 struct forward_options {

@@ -134,6 +134,10 @@ narrow(struct forward *forward, int32_t layer, const struct row_stage *to, bool 
         keep(forward, to, b->main_sine, table);
         keep(forward, to, b->compress_cosine, table);
         keep(forward, to, b->compress_sine, table);
+        if (forward->keep_entries[layer]) {
+            keep(forward, to, b->entry_cosine, table);
+            keep(forward, to, b->entry_sine, table);
+        }
         if (forward->keep_selected[layer]) {
             keep(forward, to, b->selected, (size_t)config->index_topk * sizeof(int32_t));
             keep(forward, to, b->selected_count, sizeof(int32_t));

@@ -80,6 +80,7 @@ struct forward {
     float *frequencies; /* device-visible: main set [r/2], then compress set [r/2] */
     bool keep_selected[MODEL_LAYERS_MAX]; /* rows of the selection are still read at or after it */
     bool keep_pool[MODEL_LAYERS_MAX];
+    bool keep_entries[MODEL_LAYERS_MAX]; /* a later layer pools pairs */
 
     /* host staging of one step */
     int32_t *host_rows;       /* ids, positions, entry positions: [3, R] */

@@ -1,8 +1,9 @@
 /* The rows of a step: which run in each layer, and what the ops need to know about them.
  *
- * Encoder layers run all rows. In decoder layer l the rows at and after first_full(l) run, and those
- * of the window before it produce window KV; both depend only on the end of the prompt, never on
- * how it was cut into steps (spec 3.13). See forward.h.
+ * In layer l the rows at and after first_full(l) run, and those of the window before it produce
+ * window KV; both depend only on the write floor and the end of the prompt, never on how it was cut
+ * into steps. Decoder layers run what the last row depends on (spec 3.13), encoder layers also what
+ * the entries from the write floor on depend on: without a hit, all rows. See forward.h.
  */
 #include "forward_layer.h"
 
@@ -14,32 +15,62 @@ static int32_t clip(int64_t value, const struct forward_segment *segment) {
     return (int32_t)(value > end ? end : value);
 }
 
-/* First position that runs attention and FFN in the layer. */
+/* First position that runs attention and FFN in a decoder layer, not clipped. */
+static int64_t decoder_floor(
+    const struct model_config *config, const struct forward_segment *segment, int32_t layer
+) {
+    if (segment->window == WINDOW_REPLAY) {
+        return segment->window_floor_decoder;
+    }
+    if (segment->logits == FORWARD_LOGITS_ALL) {
+        return 0;
+    }
+    return (int64_t)segment->prompt_end - model_rows_needed(config, layer);
+}
+
+/* The same for an encoder layer: every row of the next layer needs W - 1 older ones of this one,
+ * down from the write floor and from the first row of the decoder. An encoder replay runs all that
+ * it has. */
+static int64_t encoder_floor(
+    const struct model_config *config, const struct forward_segment *segment, int32_t layer
+) {
+    if (segment->logits == FORWARD_LOGITS_ALL || segment->window_floor_encoder > 0) {
+        return 0;
+    }
+    int64_t above = (int64_t)(config->encoder_layers - 1 - layer) * (config->window - 1);
+    int64_t entries = segment->write_floor - above;
+    int64_t windows = segment->window == WINDOW_REPLAY
+                          ? segment->window_floor_decoder - above
+                          : (int64_t)segment->prompt_end - model_rows_reached(config, layer);
+    return entries < windows ? entries : windows;
+}
+
 static int32_t first_full(
     const struct model_config *config, const struct forward_segment *segment, int32_t layer
 ) {
-    if (!config->plan[layer].decoder) {
-        return segment->position;
-    }
-    if (segment->window == WINDOW_REPLAY) {
-        return clip(segment->window_floor_decoder, segment);
-    }
-    if (segment->logits == FORWARD_LOGITS_ALL) {
-        return segment->position;
-    }
-    return clip((int64_t)segment->prompt_end - model_rows_needed(config, layer), segment);
+    bool is_decoder = config->plan[layer].decoder;
+    int64_t floor =
+        is_decoder ? decoder_floor(config, segment, layer) : encoder_floor(config, segment, layer);
+    return clip(floor, segment);
 }
 
-/* First position that produces window KV in the layer. */
+/* First position that produces window KV in the layer. The first decoder layer does so for every
+ * row that it gets for its entries: little work, and its ring is then as complete as the encoder's,
+ * so that a snapshot of both serves any prompt that goes on from there. */
 static int32_t first_window(
     const struct model_config *config, const struct forward_segment *segment, int32_t layer
 ) {
-    if (!config->plan[layer].decoder || segment->logits == FORWARD_LOGITS_ALL ||
-        segment->window == WINDOW_REPLAY) {
+    int32_t older = config->window - 1;
+    if (layer == config->encoder_layers) {
+        return layer == 0 ? segment->position : first_full(config, segment, layer - 1);
+    }
+    if (!config->plan[layer].decoder) {
+        return clip(encoder_floor(config, segment, layer) - older, segment);
+    }
+    if (segment->window == WINDOW_REPLAY) {
         return first_full(config, segment, layer);
     }
-    int64_t needed = model_rows_needed(config, layer);
-    return clip(segment->prompt_end - needed - (config->window - 1), segment);
+    return clip(decoder_floor(config, segment, layer) - older, segment);
 }
 
 /* Fills segment s of a stage with the segment's rows from `first` on. */
@@ -176,7 +207,10 @@ static void check_segment(const struct forward *forward, const struct forward_se
     ASSERT(segment->position + segment->count <= segment->prompt_end);
     int32_t end = segment->position + segment->count;
     ASSERT(end <= forward->cache->context_max);
-    ASSERT(kv_cache_is_writable(forward->cache, segment->sequence, segment->position, end));
+    int32_t floor =
+        segment->position > segment->write_floor ? segment->position : segment->write_floor;
+    ASSERT(floor >= segment->sequence->kept);
+    ASSERT(kv_cache_is_writable(forward->cache, segment->sequence, floor, end));
     ASSERT(
         segment->logits != FORWARD_LOGITS_LAST ||
         segment->position + segment->count == segment->prompt_end
