@@ -77,12 +77,12 @@ static result allocate(struct kv_tier *tier, struct error *error) {
     tier->lineages = calloc(KV_TIER_LINEAGES, sizeof *tier->lineages);
     bool is_complete = tier->lineages != NULL;
     if (tier->options.directory != NULL) {
-        tier->queue_bytes = malloc(KV_TIER_QUEUE_BLOCKS * block_bytes);
+        tier->queue_bytes = calloc(KV_TIER_QUEUE_BLOCKS, block_bytes);
         tier->queue = calloc(KV_TIER_QUEUE_BLOCKS, sizeof *tier->queue);
         is_complete = is_complete && tier->queue_bytes != NULL && tier->queue != NULL;
         for (int32_t i = 0; i < KV_TIER_BATCHES; i++) {
             struct kv_batch_slot *slot = &tier->slots[i];
-            slot->bytes = malloc(KV_TIER_BATCH_BLOCKS * block_bytes);
+            slot->bytes = calloc(KV_TIER_BATCH_BLOCKS, block_bytes);
             slot->about = calloc(KV_TIER_BATCH_BLOCKS, sizeof *slot->about);
             is_complete = is_complete && slot->bytes != NULL && slot->about != NULL;
         }
@@ -439,20 +439,39 @@ int32_t kv_tier_write(struct kv_tier *tier, const struct kv_tier_record *records
     return at;
 }
 
+/* Files the first of records [count], and those behind it that are neighbours in memory and find
+ * neighbouring free slots; copies them in one piece. Returns how many were dealt with. */
+static int32_t put_run(struct kv_tier *tier, const struct kv_tier_record *records, int32_t count) {
+    struct kv_host *host = &tier->host;
+    int32_t slot = kv_host_insert(host, &records[0]);
+    if (slot < 0) {
+        return 1;
+    }
+    int32_t most = kv_tier_neighbours(records, count, host->block_bytes);
+    int32_t run = 1;
+    while (run < most && host->free == slot + run && kv_host_find(host, &records[run].key) < 0) {
+        (void)kv_host_insert(host, &records[run]); /* the next free slot is taken first */
+        run++;
+    }
+    kv_tier_download(
+        tier->options.backend,
+        kv_host_bytes(host, slot),
+        records[0].bytes,
+        (size_t)run * host->block_bytes
+    );
+    return run;
+}
+
 void kv_tier_put_host(struct kv_tier *tier, const struct kv_tier_record *records, int32_t count) {
     struct kv_host *host = &tier->host;
-    size_t block_bytes = tier->options.block_bytes;
-    for (int32_t at = 0; host->capacity > 0 && at < count; at++) {
+    int32_t at = 0;
+    while (host->capacity > 0 && at < count) {
         int32_t slot = kv_host_find(host, &records[at].key);
         if (slot >= 0) {
             kv_host_touch(host, slot);
-            continue;
-        }
-        slot = kv_host_insert(host, &records[at]);
-        if (slot >= 0) {
-            kv_tier_download(
-                tier->options.backend, kv_host_bytes(host, slot), records[at].bytes, block_bytes
-            );
+            at++;
+        } else {
+            at += put_run(tier, &records[at], count - at);
         }
     }
 }

@@ -71,10 +71,10 @@ kv_host_init(struct kv_host *host, size_t block_bytes, int32_t capacity, struct 
         .block_bytes = block_bytes,
         .capacity = capacity,
         .mask = buckets - 1,
-        .bytes = malloc(slots * block_bytes), /* its pages come as they are used */
+        .bytes = calloc(slots, block_bytes), /* its pages come as they are used */
         .slots = calloc(slots, sizeof *host->slots),
-        .by_key = malloc(buckets * sizeof *host->by_key),
-        .by_parent = malloc(buckets * sizeof *host->by_parent),
+        .by_key = calloc(buckets, sizeof *host->by_key),
+        .by_parent = calloc(buckets, sizeof *host->by_parent),
         .heap = calloc(slots, sizeof *host->heap),
         .ghosts = calloc(buckets, sizeof *host->ghosts),
     };
