@@ -2,3 +2,6 @@
 hearth_test(test_forward_rebuild
     SOURCES test_forward_rebuild.c forward_support.c test_safetensors.c
     LIBRARIES engine kernels base)
+hearth_test(test_kv_window SOURCES test_kv_window.c failing_memory.c LIBRARIES engine kernels base)
+target_link_options(test_kv_window PRIVATE
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap)
