@@ -20,28 +20,45 @@ static uint32_t big_endian(const unsigned char bytes[4]) {
            (uint32_t)bytes[3];
 }
 
+/* Round t, modulo 16, with a to h in v[(i - t) mod 8]: the values stay where they are, so that a compiler that
+ * unrolls eight rounds keeps them in registers. w holds the last 16 words of the schedule. */
+static inline void round_of(uint32_t v[8], uint32_t w[16], unsigned t, uint32_t k, bool is_first) {
+    if (!is_first) {
+        uint32_t near = w[(t + 14) % 16];
+        uint32_t far = w[(t + 1) % 16];
+        uint32_t s0 = rotate_right(far, 7) ^ rotate_right(far, 18) ^ (far >> 3);
+        uint32_t s1 = rotate_right(near, 17) ^ rotate_right(near, 19) ^ (near >> 10);
+        w[t] += s1 + w[(t + 9) % 16] + s0;
+    }
+    uint32_t a = v[(0U - t) % 8];
+    uint32_t b = v[(1U - t) % 8];
+    uint32_t c = v[(2U - t) % 8];
+    uint32_t e = v[(4U - t) % 8];
+    uint32_t f = v[(5U - t) % 8];
+    uint32_t g = v[(6U - t) % 8];
+    uint32_t s1 = rotate_right(e, 6) ^ rotate_right(e, 11) ^ rotate_right(e, 25);
+    uint32_t t1 = v[(7U - t) % 8] + s1 + ((e & f) ^ (~e & g)) + k + w[t];
+    uint32_t s0 = rotate_right(a, 2) ^ rotate_right(a, 13) ^ rotate_right(a, 22);
+    v[(3U - t) % 8] += t1;
+    v[(7U - t) % 8] = t1 + s0 + ((a & b) ^ (a & c) ^ (b & c));
+}
+
 static void process_block(uint32_t state[8], const unsigned char block[64]) {
-    uint32_t w[64];
+    uint32_t w[16];
     for (unsigned t = 0; t < 16; t++) {
         w[t] = big_endian(block + (size_t)4 * t);
     }
-    for (unsigned t = 16; t < 64; t++) {
-        uint32_t s0 = rotate_right(w[t - 15], 7) ^ rotate_right(w[t - 15], 18) ^ (w[t - 15] >> 3);
-        uint32_t s1 = rotate_right(w[t - 2], 17) ^ rotate_right(w[t - 2], 19) ^ (w[t - 2] >> 10);
-        w[t] = s1 + w[t - 7] + s0 + w[t - 16];
-    }
     uint32_t v[8]; // a to h
     memcpy(v, state, sizeof v);
-    for (unsigned t = 0; t < 64; t++) {
-        uint32_t s1 = rotate_right(v[4], 6) ^ rotate_right(v[4], 11) ^ rotate_right(v[4], 25);
-        uint32_t choose = (v[4] & v[5]) ^ (~v[4] & v[6]);
-        uint32_t t1 = v[7] + s1 + choose + K[t] + w[t];
-        uint32_t s0 = rotate_right(v[0], 2) ^ rotate_right(v[0], 13) ^ rotate_right(v[0], 22);
-        uint32_t majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
-        uint32_t t2 = s0 + majority;
-        memmove(v + 1, v, 7 * sizeof v[0]);
-        v[4] += t1;
-        v[0] = t1 + t2;
+#pragma GCC unroll 16
+    for (unsigned t = 0; t < 16; t++) {
+        round_of(v, w, t, K[t], true);
+    }
+    for (unsigned from = 16; from < 64; from += 16) {
+#pragma GCC unroll 16
+        for (unsigned t = 0; t < 16; t++) {
+            round_of(v, w, t, K[from + t], false);
+        }
     }
     for (unsigned i = 0; i < 8; i++) {
         state[i] += v[i];
