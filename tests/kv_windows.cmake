@@ -1,7 +1,9 @@
 # Windows after a hit: exact rebuild, bounded replay, snapshots, memory per token.
-hearth_test(test_forward_rebuild
-    SOURCES test_forward_rebuild.c forward_support.c test_safetensors.c
-    LIBRARIES engine kernels base)
+foreach(part rebuild replay)
+    hearth_test(test_forward_${part}
+        SOURCES test_forward_${part}.c forward_support.c test_safetensors.c
+        LIBRARIES engine kernels base)
+endforeach()
 hearth_test(test_kv_window SOURCES test_kv_window.c failing_memory.c LIBRARIES engine kernels base)
 target_link_options(test_kv_window PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap)

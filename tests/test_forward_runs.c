@@ -359,6 +359,7 @@ static void runs_tiny_b_stay_within_noise(void **state) {
 /* ---- replay --------------------------------------------------------------------------------- */
 
 #define REPLAY_STEPS 8
+#define REPLAY_CHUNK 61
 
 struct replay {
     struct bench bench;
@@ -444,34 +445,54 @@ static void check_narrowing(struct replay *replay) {
     free(counters);
 }
 
-/* Runs one variant on a sequence that was evaluated exactly up to the hit: encoder replay from
- * hit - W when hit > 0, decoder replay when asked. Rings are filled with rubbish first: nothing
- * below a bound may be read. */
+/* The prompt with the blocks of a sequence that was evaluated exactly up to the hit. Rings are filled
+ * with rubbish first: nothing below a bound may be read. */
+static struct kv_sequence *take_hit(struct replay *replay, int32_t hit) {
+    struct kv_cache *cache = &replay->bench.cache;
+    struct kv_sequence *donor = bench_sequence(&replay->bench, replay->tokens, replay->length);
+    bench_run(&replay->bench, donor, hit, replay->length, true, NULL, NULL);
+    struct kv_sequence *sequence = kv_cache_acquire(cache);
+    assert_non_null(sequence);
+    for (int32_t b = 0; b * KV_BLOCK_TOKENS < hit; b++) {
+        kv_block_share(cache, donor->numbers[b]);
+    }
+    struct kv_adoption adoption = {
+        .blocks = donor->numbers,
+        .kept = hit,
+        .start = hit - replay->bench.config->window,
+    };
+    kv_cache_adopt(cache, sequence, &adoption);
+    memset(sequence->state, 0x5a, (size_t)replay->bench.config->layers * cache->layout.ring_bytes);
+    bench_append(&replay->bench, sequence, replay->tokens + hit, replay->length - hit);
+    kv_cache_release(cache, donor);
+    return sequence;
+}
+
+/* Runs one variant: encoder replay from hit - W when hit > 0, decoder replay when asked. */
 static struct kv_sequence *run_variant(struct replay *replay, int32_t hit, bool decoder) {
     struct bench *bench = &replay->bench;
     int32_t window = bench->config->window;
-    struct kv_sequence *sequence = bench_sequence(bench, replay->tokens, replay->length);
-    if (hit > 0) {
-        bench_run(bench, sequence, hit, replay->length, true, NULL, NULL);
-        memset(
-            sequence->state, 0x5a, (size_t)bench->config->layers * bench->cache.layout.ring_bytes
-        );
-    }
     int32_t first = hit > 0 ? hit - window : 0;
-    struct forward_segment segment = {
-        .sequence = sequence,
-        .position = first,
-        .count = replay->length - first,
-        .prompt_end = replay->length,
-        .logits = FORWARD_LOGITS_LAST,
-        .window = decoder ? WINDOW_REPLAY : WINDOW_EXACT,
-        .window_floor_encoder = first,
-        .window_floor_decoder = decoder ? replay->length - window : first,
-        .write_floor = hit,
-    };
-    MUST(forward_step(bench->forward, &segment, 1, NULL, error));
+    struct kv_sequence *sequence =
+        hit > 0 ? take_hit(replay, hit) : bench_sequence(bench, replay->tokens, replay->length);
+    int32_t floor = decoder ? replay->length - window : first;
+    while (sequence->computed < replay->length) {
+        int32_t left = replay->length - sequence->computed;
+        struct forward_segment segment = {
+            .sequence = sequence,
+            .position = sequence->computed,
+            .count = left < REPLAY_CHUNK ? left : REPLAY_CHUNK,
+            .prompt_end = replay->length,
+            .logits = left <= REPLAY_CHUNK ? FORWARD_LOGITS_LAST : FORWARD_LOGITS_NONE,
+            .window = decoder ? WINDOW_REPLAY : WINDOW_EXACT,
+            .window_floor_encoder = first,
+            .window_floor_decoder = floor,
+            .write_floor = hit,
+        };
+        MUST(forward_step(bench->forward, &segment, 1, NULL, error));
+    }
     MUST(forward_logits(bench->forward, 0, 1, replay->logits, error));
-    sequence->decoder_floor = segment.window_floor_decoder;
+    sequence->decoder_floor = floor;
     return sequence;
 }
 
