@@ -5,6 +5,7 @@
 #include "tokenizer.h"
 
 #include "base/json.h"
+#include <sys/random.h>
 
 #define GENERATION_CONFIG_BYTES_MAX ((size_t)1 << 20)
 
@@ -100,9 +101,8 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
     TRY(backend_open(&shape, &engine->backend, error));
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
-    TRY(kv_cache_init(
-        &engine->cache, engine->backend, &layout, plan->context_max, plan->sequences_max, error
-    ));
+    struct kv_cache_shape cache = engine_cache_shape(plan, &layout);
+    TRY(kv_cache_init_shape(&engine->cache, engine->backend, &layout, &cache, error));
     struct forward_options forward = {
         .rows_max = plan->step_rows_max,
         .sequences_max = plan->sequences_max,
@@ -117,6 +117,35 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
         error
     ));
     return sampler_create(&engine->sampler, config->vocabulary, error);
+}
+
+/* Nobody can prepare collisions of what he cannot know; without it the tree is as right, but slow on
+ * prepared prompts. */
+static uint64_t random_key(void) {
+    uint64_t key = 0;
+    if (getrandom(&key, sizeof key, GRND_NONBLOCK) != (ssize_t)sizeof key) {
+        key = (uint64_t)engine_now_us();
+    }
+    return key;
+}
+
+static int32_t compress_id(void *context, int32_t id) {
+    const struct engine *engine = context;
+    return engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
+}
+
+static result
+open_store(struct engine *engine, const struct engine_options *options, struct error *error) {
+    struct kv_store_options store;
+    engine_store_options(options, &engine->model->config, &engine->plan, &store);
+    bool is_lineage = kv_hex_parse(engine->info.root_lineage, engine->root.bytes);
+    ASSERT(is_lineage);
+    store.cache = &engine->cache;
+    store.root = engine->root;
+    store.hash_key = random_key();
+    store.compress = compress_id;
+    store.compress_context = engine;
+    return kv_store_create(&engine->store, &store, error);
 }
 
 static result open_queues(struct engine *engine, struct error *error) {
@@ -198,10 +227,12 @@ result engine_open(const struct engine_options *options, struct engine **out, st
     engine->wake = options->wake;
     engine->wake_context = options->wake_context;
     engine->next_id = 1;
+    engine->clock = options->clock.monotonic_ms == NULL ? clock_real() : options->clock;
     TRY_NOTE(error, open_files(engine, options, error), "model '%s'", options->model_directory);
     TRY(open_compute(engine, options, error));
     TRY(open_queues(engine, error));
     fill_info(engine, options->model_directory);
+    TRY(open_store(engine, options, error));
     TRY(start_thread(engine, error));
     *out = TAKE(engine);
     return OK;
@@ -235,6 +266,7 @@ void engine_close(struct engine *engine) {
     free(engine->contexts);
     sampler_destroy(engine->sampler);
     forward_destroy(engine->forward);
+    kv_store_destroy(engine->store);
     kv_cache_deinit(&engine->cache);
     if (engine->backend != NULL) {
         backend_close(engine->backend);
@@ -278,8 +310,7 @@ static void unlock(struct engine *engine) {
     pthread_mutex_unlock(&engine->lock);
 }
 
-/* The live context of that id, or null. Lock held. */
-static struct context *find(struct engine *engine, uint64_t id) {
+struct context *engine_context_find(struct engine *engine, uint64_t id) {
     for (int32_t c = 0; c < engine->context_count; c++) {
         struct context *context = &engine->contexts[c];
         if (context->used && !context->is_dying && context->id == id) {
@@ -300,6 +331,12 @@ static struct context *find_unused(struct engine *engine) {
 
 void engine_context_free(struct engine *engine, struct context *context) {
     ASSERT(context->used);
+    int64_t now_ms = engine_now_ms(engine);
+    if (context->binding.sequence != NULL) {
+        kv_store_end(engine->store, &context->binding, now_ms);
+    } else {
+        kv_store_cancel(engine->store, &context->binding, now_ms);
+    }
     if (context->kv != NULL) {
         kv_cache_release(&engine->cache, context->kv);
     }
@@ -316,7 +353,6 @@ result engine_sequence_create(struct engine *engine, uint64_t *out, struct error
         engine->live_count++;
         context->used = true;
         context->id = engine->next_id++;
-        context->decoder_lineage[0] = '0';
         *out = context->id;
     }
     unlock(engine);
@@ -347,9 +383,8 @@ static result check_parent(
 }
 
 /* The child's caches are the fork `kv`, null when the parent has none. Lock held. */
-static void add_child(
-    struct engine *engine, const struct context *parent, struct kv_sequence *kv, uint64_t *out
-) {
+static void
+add_child(struct engine *engine, struct context *parent, struct kv_sequence *kv, uint64_t *out) {
     struct context *child = find_unused(engine);
     ASSERT(child != NULL); /* as in engine_sequence_create */
     engine->live_count++;
@@ -357,9 +392,9 @@ static void add_child(
     child->id = engine->next_id++;
     child->length = parent->length;
     child->kv = kv;
-    memcpy(child->decoder_lineage, parent->decoder_lineage, sizeof child->decoder_lineage);
-    child->replay_count = parent->replay_count;
-    memcpy(child->replays, parent->replays, sizeof child->replays);
+    if (parent->binding.sequence != NULL) {
+        kv_store_fork(engine->store, &parent->binding, &child->binding, kv, engine_now_ms(engine));
+    }
     child->logits_length = parent->logits_length;
     if (parent->logits_length > 0) {
         memcpy(
@@ -372,7 +407,7 @@ static void add_child(
 result
 engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, struct error *error) {
     lock(engine);
-    struct context *context = find(engine, parent);
+    struct context *context = engine_context_find(engine, parent);
     result checked = check_parent(engine, context, parent, error);
     struct kv_sequence *kv = NULL;
     while (is_ok(checked) && context->kv != NULL && kv == NULL) {
@@ -380,7 +415,7 @@ engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, stru
         if (kv == NULL) {
             /* A destroyed sequence holds a place until the step that it runs in is over. */
             pthread_cond_wait(&engine->to_caller, &engine->lock);
-            context = find(engine, parent);
+            context = engine_context_find(engine, parent);
             checked = check_parent(engine, context, parent, error);
         }
     }
@@ -409,7 +444,7 @@ static void drop_events(struct engine *engine, uint64_t id) {
 
 void engine_sequence_destroy(struct engine *engine, uint64_t sequence) {
     lock(engine);
-    struct context *context = find(engine, sequence);
+    struct context *context = engine_context_find(engine, sequence);
     if (context != NULL) {
         engine->live_count--;
         drop_events(engine, sequence);
@@ -428,7 +463,7 @@ int32_t engine_sequence_length(const struct engine *engine, uint64_t sequence) {
     struct engine *unconst;
     memcpy(&unconst, &engine, sizeof(void *));
     lock(unconst);
-    const struct context *context = find(unconst, sequence);
+    const struct context *context = engine_context_find(unconst, sequence);
     int32_t length = context == NULL ? 0 : context->length;
     unlock(unconst);
     return length;
@@ -488,7 +523,19 @@ static result check_context(
     if (request->append_count == 0 && (length == 0 || !has_next)) {
         FAIL(error, INVALID_INPUT, "sequence %llu: nothing to evaluate", id);
     }
-    return OK;
+    if (!request->has_contract) {
+        return OK;
+    }
+    if (length > 0) {
+        FAIL(error, INVALID_INPUT, "sequence %llu holds %zu tokens: no contract", id, length);
+    }
+    return kv_store_check_contract(
+        engine->store,
+        request->contract,
+        request->contract_count,
+        (int32_t)request->append_count,
+        error
+    );
 }
 
 static void enqueue(
@@ -502,9 +549,18 @@ static void enqueue(
     context->sampling = request->sampling;
     context->tokens_max = request->tokens_max;
     context->window = request->window;
+    context->has_contract = request->has_contract;
+    context->contract_count = request->has_contract ? request->contract_count : 0;
+    if (context->contract_count > 0) {
+        memcpy(
+            context->contract,
+            request->contract,
+            (size_t)context->contract_count * sizeof *context->contract
+        );
+    }
     context->is_cancelled = false;
     context->state = CONTEXT_QUEUED;
-    context->queue_number = engine->next_queue_number++;
+    context->queue_number = ++engine->next_queue_number;
     context->queued_at_us = engine_now_us();
     pthread_cond_signal(&engine->to_engine);
 }
@@ -535,7 +591,7 @@ result engine_generate(
         memcpy(append, request->append, request->append_count * sizeof *append);
     }
     lock(engine);
-    struct context *context = find(engine, request->sequence);
+    struct context *context = engine_context_find(engine, request->sequence);
     result checked = check_context(engine, context, request, error);
     if (is_ok(checked)) {
         enqueue(engine, context, request, &append);
@@ -546,7 +602,7 @@ result engine_generate(
 
 void engine_cancel(struct engine *engine, uint64_t sequence) {
     lock(engine);
-    struct context *context = find(engine, sequence);
+    struct context *context = engine_context_find(engine, sequence);
     if (context != NULL && context->state != CONTEXT_IDLE) {
         context->is_cancelled = true;
         pthread_cond_signal(&engine->to_engine);

@@ -90,32 +90,78 @@ const char *engine_miss_name(int32_t miss) {
 void engine_sequence_tell(
     struct engine *engine, uint64_t sequence, enum sequence_event event, int64_t estimate_ms
 ) {
-    ASSERT(engine != NULL);
-    ASSERT(estimate_ms >= 0);
-    (void)sequence;
-    (void)event; /* nothing outlives a sequence yet */
+    pthread_mutex_lock(&engine->lock);
+    struct context *context = engine_context_find(engine, sequence);
+    if (context != NULL) {
+        int64_t estimate = estimate_ms > 0 ? estimate_ms : 0;
+        int64_t now_ms = engine_now_ms(engine);
+        kv_store_tell(engine->store, &context->binding, event, estimate, now_ms);
+        pthread_cond_signal(&engine->to_engine);
+    }
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void fill_device(const struct engine *engine, struct engine_cache_status *out) {
+    const struct kv_cache *cache = &engine->cache;
+    out->blocks_total = cache->block_total;
+    out->blocks_free = cache->block_free_count;
+    out->block_bytes = cache->layout.block_bytes;
+    out->snapshot_bytes = cache->layout.state_bytes;
+    out->pool_bytes = engine->plan.kv_pool_bytes;
+    out->snapshot_pool_bytes = engine->plan.snapshot_bytes;
+    out->prefix_bytes = engine->plan.prefix_bytes;
+    out->host_bytes = engine->plan.host_bytes;
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        const struct context *context = &engine->contexts[c];
+        if (context->used && context->kv != NULL) {
+            out->blocks_live += context->kv->block_count;
+        }
+    }
+}
+
+static void fill_counts(const struct engine *engine, struct engine_cache_status *out) {
+    struct kv_store_counts counts;
+    kv_store_count(engine->store, &counts);
+    out->nodes = counts.tree.nodes;
+    out->nodes_evictable = counts.tree.evictable;
+    out->leases = counts.tree.leases;
+    out->leases_lapsed = counts.tree.lapsed;
+    out->snapshots = counts.windows.full + counts.windows.encoder;
+    out->snapshots_max = counts.windows.slots;
+    out->lookups = counts.lookups;
+    out->prompt_tokens = counts.prompt_tokens;
+    out->reused_tokens = counts.reused_tokens;
+    out->rebuilt_tokens = counts.rebuilt_tokens;
+    memcpy(out->misses, counts.misses, sizeof out->misses);
+    out->blocks_inserted = counts.tree.inserted;
+    out->blocks_deduplicated = counts.tree.deduplicated;
+    out->blocks_evicted = counts.tree.removed[KV_PREFIX_MISS_EVICTED];
+    out->blocks_expired = counts.tree.removed[KV_PREFIX_MISS_EXPIRED];
+    out->snapshots_captured = counts.windows.captured;
+    out->snapshots_used = counts.windows.used;
+    out->snapshots_expired = counts.windows.expired;
+    out->snapshots_evicted = counts.windows.evicted;
+    out->restored_host_blocks = counts.restored_host_blocks;
+    out->restored_disk_blocks = counts.restored_disk_blocks;
 }
 
 void engine_cache_status(struct engine *engine, struct engine_cache_status *out) {
+    *out = (struct engine_cache_status){0};
     pthread_mutex_lock(&engine->lock);
-    const struct kv_cache *cache = &engine->cache;
-    *out = (struct engine_cache_status){
-        .blocks_total = cache->block_total,
-        .blocks_free = cache->block_free_count,
-        .blocks_live = cache->block_total - cache->block_free_count,
-        .block_bytes = cache->layout.block_bytes,
-        .snapshot_bytes = cache->layout.state_bytes,
-        .pool_bytes = engine->plan.kv_pool_bytes,
-    };
+    fill_device(engine, out);
+    fill_counts(engine, out);
     pthread_mutex_unlock(&engine->lock);
 }
 
 void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t blocks) {
-    ASSERT(engine != NULL);
     ASSERT(blocks >= 0);
-    (void)tier;
+    pthread_mutex_lock(&engine->lock);
+    kv_store_drop(engine->store, tier, blocks, engine_now_ms(engine));
+    pthread_mutex_unlock(&engine->lock);
 }
 
 void engine_cache_flush(struct engine *engine) {
-    ASSERT(engine != NULL);
+    pthread_mutex_lock(&engine->lock);
+    (void)kv_store_flush(engine->store, engine_now_ms(engine));
+    pthread_mutex_unlock(&engine->lock);
 }

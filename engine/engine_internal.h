@@ -12,6 +12,7 @@
 #include "base/sha256.h"
 #include "engine.h"
 #include "forward.h"
+#include "kv_store.h"
 #include "sampler.h"
 
 #define ENGINE_SEQUENCES_DEFAULT 4
@@ -44,15 +45,18 @@ struct context {
     struct sampling sampling;
     int32_t tokens_max;
     enum window_mode window;
-    char decoder_lineage[SHA256_HEX_BYTES];
-    struct window_replay replays[ENGINE_REPLAYS_MAX]; /* in the order in which they happened */
-    int32_t replay_count;
+    bool has_contract;
+    struct window_replay contract[ENGINE_REPLAYS_MAX];
+    int32_t contract_count;
     int64_t queued_at_us;
+    bool is_restoring; /* QUEUED until blocks of its prompt came from a tier */
+    /* Of the store; bound as long as `kv` holds something. */
+    struct kv_binding binding;
 
     /* of the engine thread while RUNNING */
     struct generation_facts facts;
     int32_t prompt_end;
-    bool is_replay;
+    int32_t rows_to_run; /* of the prompt, rebuilt ones included */
     int64_t admitted_at_us, prefilled_at_us;
     float *logits;         /* [V] of the last computed position */
     int32_t logits_length; /* they follow this many tokens; 0: none */
@@ -77,6 +81,9 @@ struct engine {
     struct engram *engram;        /* null for a model without tables */
     struct backend *backend;
     struct kv_cache cache;
+    struct kv_store *store; /* guarded by the lock */
+    struct kv_lineage root;
+    struct clock clock;
     struct forward *forward;
     struct sampler *sampler;
     struct engine_plan plan;
@@ -113,6 +120,8 @@ struct engine {
 };
 
 int64_t engine_now_us(void);
+/* Time of the KV store. */
+int64_t engine_now_ms(const struct engine *engine);
 
 /* Options with their defaults filled in, and the plan. Expected errors: INVALID_INPUT, LIMIT. */
 MUST_CHECK result engine_plan_fill(
@@ -122,10 +131,22 @@ MUST_CHECK result engine_plan_fill(
     struct engine_plan *out,
     struct error *error
 );
+/* The pool: what live sequences can need, and the plan's blocks beside. */
+struct kv_cache_shape
+engine_cache_shape(const struct engine_plan *plan, const struct kv_layout *layout);
+/* What follows from the plan; cache, root, hash key, tier and compress are left to the caller. */
+void engine_store_options(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct engine_plan *plan,
+    struct kv_store_options *out
+);
 void engine_root_lineage(
     const struct engine *engine, uint32_t numerics, char out[SHA256_HEX_BYTES]
 );
 
+/* The live context of that id, or null. Lock held. */
+struct context *engine_context_find(struct engine *engine, uint64_t id);
 /* Frees a context that no step uses. Lock held. */
 void engine_context_free(struct engine *engine, struct context *context);
 void *engine_thread_main(void *argument); /* the engine */

@@ -5,14 +5,16 @@
 #include "engine_internal.h"
 
 #define DEFAULT_SHARE_PERCENT 80
+/* Ids and node of a block, rounded up; the tree's tables are measured exactly afterwards. */
+#define CACHE_BLOCK_TABLE_BYTES 2048
 
-/* MemAvailable of /proc/meminfo; free pages where there is none. */
-static uint64_t memory_available(void) {
+/* A line of /proc/meminfo, such as "MemAvailable:"; else `pages` of sysconf. */
+static uint64_t memory_of(const char *name, int pages_name) {
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, 64 << 10);
     uint64_t kib = 0;
     if (is_ok(file_read("/proc/meminfo", &text, NULL))) {
-        struct view key = view_of_text("MemAvailable:");
+        struct view key = view_of_text(name);
         struct view whole = buffer_view(&text);
         size_t at = view_find(whole, key, 0);
         if (at != SIZE_MAX) {
@@ -29,9 +31,17 @@ static uint64_t memory_available(void) {
             }
         }
     }
-    long pages = sysconf(_SC_AVPHYS_PAGES);
+    long pages = sysconf(pages_name);
     long page = sysconf(_SC_PAGESIZE);
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+}
+
+static uint64_t memory_available(void) {
+    return memory_of("MemAvailable:", _SC_AVPHYS_PAGES);
+}
+
+static uint64_t memory_total(void) {
+    return memory_of("MemTotal:", _SC_PHYS_PAGES);
 }
 
 /* Cores this process may run on. */
@@ -96,6 +106,123 @@ static void fill_token_work(
     plan->head_multiplies = (uint64_t)config->vocabulary * (uint64_t)config->hidden;
 }
 
+struct kv_cache_shape
+engine_cache_shape(const struct engine_plan *plan, const struct kv_layout *layout) {
+    int64_t blocks = (plan->context_max + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    int64_t live = blocks * plan->sequences_max;
+    int64_t beside =
+        layout->block_bytes == 0 ? 0 : (int64_t)(plan->cache_pool_bytes / layout->block_bytes);
+    return (struct kv_cache_shape){
+        .context_max = plan->context_max,
+        .sequences_max = plan->sequences_max,
+        .block_total = narrow_i32(live + beside),
+    };
+}
+
+void engine_store_options(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct engine_plan *plan,
+    struct kv_store_options *out
+) {
+    *out = (struct kv_store_options){
+        .window = config->window,
+        .encoder_layers = config->encoder_layers,
+        .layers = config->layers,
+        .leases_max = 2 * plan->sequences_max, /* a destroyed one keeps its place for a step */
+        .snapshot_bytes = plan->snapshot_bytes,
+        .keeps_nothing = options->has_no_prefix_cache,
+    };
+}
+
+/* Bytes of the cache with `beside` blocks more than live sequences need, and of what finds them. */
+static void measure_cache(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct kv_layout *layout,
+    struct engine_plan *plan,
+    uint64_t *out
+) {
+    struct kv_cache_size size;
+    struct kv_cache_shape shape = engine_cache_shape(plan, layout);
+    kv_cache_measure(layout, &shape, &size);
+    /* All that measuring reads of it. */
+    struct kv_cache cache = {
+        .layout = *layout,
+        .block_total = shape.block_total,
+        .blocks_max = (plan->context_max + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+    };
+    struct kv_store_options store;
+    engine_store_options(options, config, plan, &store);
+    store.cache = &cache;
+    struct kv_store_size found;
+    kv_store_measure(&store, &found);
+    plan->kv_pool_bytes = size.pool_bytes;
+    plan->window_bytes_per_sequence = size.window_bytes_per_sequence;
+    plan->prefix_bytes = found.prefix_bytes + found.other_bytes;
+    uint64_t slots = (uint64_t)found.snapshots * layout->state_bytes;
+    plan->snapshot_bytes = plan->snapshot_bytes > slots ? slots : plan->snapshot_bytes;
+    *out = size.total_bytes + plan->prefix_bytes + found.snapshot_bytes;
+}
+
+/* Blocks and snapshots that are kept for later. What was not asked for takes at most a quarter each
+ * of what is left. */
+static uint64_t plan_cache(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct kv_layout *layout,
+    struct engine_plan *plan
+) {
+    uint64_t least = 0;
+    measure_cache(options, config, layout, plan, &least);
+    uint64_t left = plan->memory_max > least + plan->scratch_bytes
+                        ? plan->memory_max - least - plan->scratch_bytes
+                        : 0;
+    /* Beside each block lie its ids, twice, and its node. */
+    uint64_t block = layout->block_bytes + CACHE_BLOCK_TABLE_BYTES;
+    uint64_t live = plan->kv_pool_bytes;
+    uint64_t beside = options->cache_memory_bytes;
+    if (beside == 0 && !options->has_no_prefix_cache) {
+        uint64_t share = layout->block_bytes == 0 ? 0 : left / 4 / block * layout->block_bytes;
+        beside = 3 * live < share ? 3 * live : share;
+    }
+    uint64_t blocks_most = KV_PREFIX_NODES_MAX / 2;
+    if (layout->block_bytes > 0 && beside / layout->block_bytes > blocks_most) {
+        beside = blocks_most * layout->block_bytes;
+    }
+    plan->cache_pool_bytes = beside;
+    plan->snapshot_bytes = options->snapshot_bytes;
+    if (plan->snapshot_bytes == 0 && !options->has_no_prefix_cache) {
+        uint64_t most = KV_WINDOW_COUNT_MAX * (uint64_t)layout->state_bytes;
+        uint64_t share = left / 4;
+        uint64_t tenth = memory_total() / 10;
+        share = share < tenth ? share : tenth;
+        plan->snapshot_bytes = share < most ? share : most;
+    }
+    uint64_t total = 0;
+    measure_cache(options, config, layout, plan, &total);
+    return total;
+}
+
+static uint64_t plan_scratch(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct engine_plan *plan
+) {
+    struct forward_options shape = {
+        .rows_max = plan->step_rows_max,
+        .sequences_max = plan->sequences_max,
+    };
+    uint64_t vocabulary = (uint64_t)config->vocabulary;
+    uint64_t logits =
+        (2 * (uint64_t)plan->sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
+    struct backend_options backend;
+    forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
+    backend.name = options->backend;
+    backend.threads = plan->threads;
+    return forward_scratch_bytes(config, &shape) + logits + backend_scratch_bytes(&backend);
+}
+
 result engine_plan_fill(
     const struct engine_options *options,
     const struct model_config *config,
@@ -108,42 +235,29 @@ result engine_plan_fill(
     TRY(fill_counts(options, config, &plan, error));
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
-    struct kv_cache_size cache;
-    /* Forks need no more: kv_cache.h says why. */
-    struct kv_cache_shape cache_shape = {
-        .context_max = plan.context_max,
-        .sequences_max = plan.sequences_max,
-    };
-    kv_cache_measure(&layout, &cache_shape, &cache);
-    struct forward_options shape = {
-        .rows_max = plan.step_rows_max,
-        .sequences_max = plan.sequences_max,
-    };
-    uint64_t vocabulary = (uint64_t)config->vocabulary;
-    uint64_t logits =
-        (2 * (uint64_t)plan.sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
     plan.kv_bytes_per_token = kv_layout_token_bytes(&layout);
-    plan.kv_pool_bytes = cache.pool_bytes;
-    plan.window_bytes_per_sequence = cache.window_bytes_per_sequence;
-    struct backend_options backend;
-    forward_backend_options(config, plan.step_rows_max, plan.context_max, &backend);
-    backend.name = options->backend;
-    backend.threads = plan.threads;
-    plan.scratch_bytes =
-        forward_scratch_bytes(config, &shape) + logits + backend_scratch_bytes(&backend);
-    plan.total_beside_weights = cache.total_bytes + plan.scratch_bytes;
+    plan.scratch_bytes = plan_scratch(options, config, &plan);
     plan.memory_max = options->memory_max != 0 ? options->memory_max
                                                : memory_available() / 100 * DEFAULT_SHARE_PERCENT;
+    uint64_t cache_bytes = plan_cache(options, config, &layout, &plan);
+    plan.host_bytes = options->cache_host_bytes;
+    plan.total_beside_weights = cache_bytes + plan.host_bytes + plan.scratch_bytes;
     if (plan.total_beside_weights > plan.memory_max) {
         FAIL(
             error,
             LIMIT,
-            "%d contexts of %d tokens need %llu bytes beside the weights (cache %llu, scratch "
-            "%llu), but %llu are allowed: %llu short",
+            "%d contexts of %d tokens need %llu bytes beside the weights (blocks %llu, of them "
+            "%llu "
+            "for later; snapshots %llu, tables %llu, host pool %llu, scratch %llu), but %llu are "
+            "allowed: %llu short",
             plan.sequences_max,
             plan.context_max,
             (unsigned long long)plan.total_beside_weights,
-            (unsigned long long)cache.total_bytes,
+            (unsigned long long)plan.kv_pool_bytes,
+            (unsigned long long)plan.cache_pool_bytes,
+            (unsigned long long)plan.snapshot_bytes,
+            (unsigned long long)(cache_bytes - plan.kv_pool_bytes - plan.snapshot_bytes),
+            (unsigned long long)plan.host_bytes,
             (unsigned long long)plan.scratch_bytes,
             (unsigned long long)plan.memory_max,
             (unsigned long long)(plan.total_beside_weights - plan.memory_max)

@@ -36,6 +36,7 @@ struct kv_store_options {
     int32_t (*compress)(void *context, int32_t id);
     void *compress_context;
     bool ignores_events; /* policy of a simulation: least recently used alone */
+    bool keeps_nothing;  /* every sequence starts cold */
 };
 
 /* Bytes of tree, snapshots and tables when all of it is in use, beside the pool of blocks. */
@@ -157,7 +158,7 @@ int64_t kv_store_poll(struct kv_store *store, int64_t now_ms);
 void kv_store_drop(struct kv_store *store, enum cache_tier tier, int32_t blocks, int64_t now_ms);
 /* Hands everything that waits to the tier below now; false when the tier takes no more for now: poll
  * and call again. */
-MUST_CHECK bool kv_store_flush(struct kv_store *store, int64_t now_ms);
+bool kv_store_flush(struct kv_store *store, int64_t now_ms);
 
 struct kv_store_counts {
     struct kv_prefix_counts tree;

@@ -9,6 +9,10 @@
 #include "engine_internal.h"
 #include "engram.h"
 
+int64_t engine_now_ms(const struct engine *engine) {
+    return clock_monotonic_ms(&engine->clock);
+}
+
 int64_t engine_now_us(void) {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -46,6 +50,26 @@ static void publish_events(struct engine *engine) {
 
 /* ---- life of a generation ------------------------------------------------------------------- */
 
+/* What the context's content depends on beside its tokens. */
+static void fill_dependence(
+    const struct engine *engine, const struct context *context, struct generation_facts *facts
+) {
+    const struct kv_binding *binding = &context->binding;
+    memcpy(facts->lineage, engine->info.root_lineage, sizeof facts->lineage);
+    if (binding->sequence == NULL) {
+        memcpy(facts->block_lineage, engine->info.root_lineage, sizeof facts->block_lineage);
+    } else {
+        kv_hex(binding->lineage.bytes, facts->block_lineage);
+    }
+    if (binding->has_decoder_lineage) {
+        kv_hex(binding->decoder_lineage.bytes, facts->decoder_lineage);
+    } else {
+        (void)snprintf(facts->decoder_lineage, sizeof facts->decoder_lineage, "0");
+    }
+    facts->replay_count = binding->replay_count;
+    memcpy(facts->replays, binding->replays, sizeof facts->replays);
+}
+
 /* Ends the generation and reports it. Lock held. */
 static void finish(
     struct engine *engine,
@@ -60,11 +84,7 @@ static void finish(
     } else {
         facts->decode_us = now - context->prefilled_at_us;
     }
-    memcpy(facts->lineage, engine->info.root_lineage, sizeof facts->lineage);
-    memcpy(facts->block_lineage, engine->info.root_lineage, sizeof facts->block_lineage);
-    memcpy(facts->decoder_lineage, context->decoder_lineage, sizeof facts->decoder_lineage);
-    facts->replay_count = context->replay_count;
-    memcpy(facts->replays, context->replays, sizeof facts->replays);
+    fill_dependence(engine, context, facts);
     struct engine_event event = {
         .type = ENGINE_FINISHED,
         .sequence = context->id,
@@ -82,98 +102,121 @@ static void finish(
     pend_event(engine, &event);
 }
 
-/* A decoder replay at N: what its windows depend on from here on. */
-static void note_replay(struct context *context, int32_t prompt_end) {
-    char text[SHA256_HEX_BYTES + 64];
-    int length = snprintf(
-        text, sizeof text, "hearth decoder replay\n%s\n%d\n", context->decoder_lineage, prompt_end
-    );
-    ASSERT(length > 0 && (size_t)length < sizeof text);
-    sha256_hex(view_of(text, (size_t)length), context->decoder_lineage);
-    if (context->replay_count == ENGINE_REPLAYS_MAX) {
-        /* Decoder windows depend on the last replay only: the oldest one can be forgotten. */
-        context->replay_count--;
-        memmove(
-            context->replays,
-            context->replays + 1,
-            (size_t)context->replay_count * sizeof *context->replays
-        );
-    }
-    context->replays[context->replay_count++] =
-        (struct window_replay){.kind = WINDOW_REPLAY_DECODER, .position = prompt_end};
-}
-
 static void append_id(struct engine *engine, struct kv_sequence *kv, int32_t id) {
     int32_t compressed = engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
     kv_cache_append(&engine->cache, kv, id, compressed);
 }
 
-static void append_ids(struct engine *engine, struct context *context) {
+/* The append without what the sequence took over from the cache. */
+static void append_ids(struct engine *engine, struct context *context, int32_t from) {
     struct kv_sequence *kv = context->kv;
-    for (int32_t i = 0; i < context->append_count; i++) {
+    for (int32_t i = from; i < context->append_count; i++) {
         append_id(engine, kv, context->append[i]);
     }
 }
 
-/* Decides which decoder rows the prompt runs. What was computed before an append stays valid for
- * it, because the new prompt ends no earlier. Under replay the rows before N - W are skipped, unless
- * none would be. */
-static void plan_windows(const struct engine *engine, struct context *context) {
-    struct kv_sequence *kv = context->kv;
-    int32_t bound = kv->length - engine->model->config.window;
-    context->is_replay = context->window == WINDOW_REPLAY && bound > kv->computed;
-    if (context->is_replay) {
-        kv->decoder_floor = bound;
-        note_replay(context, kv->length);
-    } else if (kv->decoder_floor > kv->computed) {
-        /* A replay was cancelled before it reached its window: decoder rows begin here. */
-        kv->decoder_floor = kv->computed;
+/* The first prompt of a sequence: what is cached of it. */
+static enum kv_begin begin(struct engine *engine, struct context *context) {
+    struct kv_prompt prompt = {
+        .tokens = context->append,
+        .count = context->append_count,
+        .window = context->window,
+        .has_contract = context->has_contract,
+        .contract = context->contract,
+        .contract_count = context->contract_count,
+    };
+    struct kv_reuse reuse;
+    int64_t now_ms = engine_now_ms(engine);
+    enum kv_begin begun =
+        kv_store_begin(engine->store, &context->binding, context->kv, &prompt, now_ms, &reuse);
+    if (begun == KV_BEGIN_READY) {
+        struct generation_facts *facts = &context->facts;
+        facts->reused = reuse.hit;
+        facts->rebuilt_from = reuse.start;
+        facts->window_source = reuse.window_source;
+        facts->miss = kv_prefix_miss_name(reuse.miss);
+        facts->miss_token = reuse.miss_token;
+        facts->restored_host = reuse.restored_host;
+        facts->restored_disk = reuse.restored_disk;
     }
+    return begun;
 }
 
-/* Lock held. */
+/* A sequence goes on: its own content is all that there is to reuse. */
+static void go_on(struct engine *engine, struct context *context) {
+    struct kv_sequence *kv = context->kv;
+    struct generation_facts *facts = &context->facts;
+    int32_t kept = kv->kept > kv->computed ? kv->kept : kv->computed;
+    facts->reused = kept;
+    facts->rebuilt_from = kv->computed;
+    facts->miss = kv_prefix_miss_name(KV_PREFIX_MISS_NONE);
+    facts->miss_token = kept;
+    kv_store_extend(
+        engine->store, &context->binding, kv->length + context->append_count, context->window
+    );
+    bool is_rebuilding = kv->computed < kept;
+    bool is_replay =
+        context->binding.is_replay || (is_rebuilding && context->binding.encoder_floor > 0);
+    facts->window_source = is_replay ? "replay" : is_rebuilding ? "rebuilt" : "live";
+}
+
+/* The sequence as if its prompt had never come. */
+static void go_back(struct engine *engine, struct context *context) {
+    context->binding.is_lost = true;
+    kv_store_end(engine->store, &context->binding, engine_now_ms(engine));
+    kv_cache_release(&engine->cache, context->kv);
+    context->kv = NULL;
+}
+
+/* Runs the context, unless blocks of its prompt are on their way. Lock held. */
 static void admit(struct engine *engine, struct context *context) {
-    context->state = CONTEXT_RUNNING;
-    context->facts = (struct generation_facts){0};
-    context->admitted_at_us = engine_now_us();
-    context->prefilled_at_us = 0;
-    context->facts.queued_us = context->admitted_at_us - context->queued_at_us;
+    if (!context->is_restoring) {
+        context->facts = (struct generation_facts){0};
+    }
     if (context->kv == NULL) {
         context->kv = kv_cache_acquire(&engine->cache);
         ASSERT(context->kv != NULL); /* live sequences never outnumber the slots */
     }
     struct kv_sequence *kv = context->kv;
+    bool is_fresh = context->binding.sequence == NULL;
+    int32_t before = kv->length;
+    context->is_restoring = is_fresh && begin(engine, context) == KV_BEGIN_WAIT;
+    if (context->is_restoring) {
+        return;
+    }
+    context->state = CONTEXT_RUNNING;
+    context->admitted_at_us = engine_now_us();
+    context->prefilled_at_us = 0;
+    context->facts.queued_us = context->admitted_at_us - context->queued_at_us;
+    context->prompt_end = before + context->append_count;
+    context->facts.prompt_tokens = context->prompt_end;
     struct error error = {0};
-    result reserved =
-        kv_cache_reserve(&engine->cache, kv, kv->length + context->append_count, &error);
-    context->is_replay = false;
+    result reserved = kv_cache_reserve(&engine->cache, kv, context->prompt_end, &error);
     if (is_ok(reserved)) {
-        append_ids(engine, context);
-        plan_windows(engine, context);
+        if (!is_fresh) {
+            go_on(engine, context);
+        }
+        append_ids(engine, context, kv->length - before);
+        context->rows_to_run = context->prompt_end - kv->computed;
     }
     free(context->append);
     context->append = NULL;
     context->append_count = 0;
-    context->prompt_end = kv->length;
-    context->facts.prompt_tokens = kv->length;
-    context->facts.reused = kv->computed;
-    context->facts.hit_position = kv->computed;
-    context->facts.rebuilt_from = kv->computed;
-    context->facts.miss = kv->computed > 0 ? "none" : "never_computed";
-    context->facts.miss_token = kv->computed;
-    context->facts.window_source = context->is_replay ? "replay"
-                                   : kv->computed > 0 ? "live"
-                                                      : "cold";
+    context->facts.hit_position = context->facts.reused;
     if (is_failed(reserved)) {
+        if (is_fresh) {
+            go_back(engine, context);
+        }
         finish(engine, context, FINISH_ERROR, &error);
     }
 }
 
-static struct context *next_queued(struct engine *engine) {
+/* The one that waits longest of those behind `number`. */
+static struct context *next_queued(struct engine *engine, uint64_t number) {
     struct context *first = NULL;
     for (int32_t c = 0; c < engine->context_count; c++) {
         struct context *context = &engine->contexts[c];
-        if (context->used && context->state == CONTEXT_QUEUED &&
+        if (context->used && context->state == CONTEXT_QUEUED && context->queue_number > number &&
             (first == NULL || context->queue_number < first->queue_number)) {
             first = context;
         }
@@ -193,6 +236,22 @@ static void free_dying(struct engine *engine) {
     }
 }
 
+/* A cancelled one that waited for blocks never began: its sequence stays empty. */
+static void stop_restoring(struct engine *engine, struct context *context) {
+    if (context->is_restoring) {
+        context->is_restoring = false;
+        kv_store_cancel(engine->store, &context->binding, engine_now_ms(engine));
+        context->admitted_at_us = engine_now_us();
+        context->prefilled_at_us = 0;
+        context->facts.queued_us = context->admitted_at_us - context->queued_at_us;
+        context->facts.window_source = "cold";
+        context->facts.miss = kv_prefix_miss_name(KV_PREFIX_MISS_NONE);
+        free(context->append);
+        context->append = NULL;
+        context->append_count = 0;
+    }
+}
+
 /* Ends what was cancelled, admits what waits. Lock held. */
 static void boundary(struct engine *engine) {
     for (int32_t c = 0; c < engine->context_count; c++) {
@@ -201,11 +260,15 @@ static void boundary(struct engine *engine) {
             finish(engine, context, FINISH_CANCELLED, NULL);
         }
     }
-    for (struct context *next = next_queued(engine); next != NULL; next = next_queued(engine)) {
+    (void)kv_store_poll(engine->store, engine_now_ms(engine));
+    for (struct context *next = next_queued(engine, 0); next != NULL;) {
+        uint64_t number = next->queue_number;
         admit(engine, next);
-        if (next->state == CONTEXT_RUNNING && next->is_cancelled) {
+        if (next->is_cancelled && (next->state == CONTEXT_RUNNING || next->is_restoring)) {
+            stop_restoring(engine, next);
             finish(engine, next, FINISH_CANCELLED, NULL);
         }
+        next = next_queued(engine, number);
     }
 }
 
@@ -236,8 +299,10 @@ add_segment(struct engine *engine, struct context *context, int32_t *count, int3
         .count = rows,
         .prompt_end = prompt_end,
         .logits = end == prompt_end ? FORWARD_LOGITS_LAST : FORWARD_LOGITS_NONE,
-        .window = is_prompt && context->is_replay ? WINDOW_REPLAY : WINDOW_EXACT,
+        .window = is_prompt && context->binding.is_replay ? WINDOW_REPLAY : WINDOW_EXACT,
+        .window_floor_encoder = kv->computed < kv->kept ? context->binding.encoder_floor : 0,
         .window_floor_decoder = kv->decoder_floor,
+        .write_floor = kv->kept,
     };
     engine->stepping[*count] = context;
     (*count)++;
@@ -275,7 +340,8 @@ static int32_t compose_step(struct engine *engine) {
         room = room > most ? most : room;
         int32_t left = context->prompt_end - context->kv->computed;
         if (room > 0) {
-            add_segment(engine, context, &count, left < room ? left : room);
+            int32_t at_once = left < room ? left : room;
+            add_segment(engine, context, &count, kv_store_rows(&context->binding, at_once));
             engine->turn = c + 1;
         }
         break;
@@ -350,21 +416,33 @@ static void measure(struct engine *engine, int32_t count, int64_t taken_us) {
     }
 }
 
+/* Rows of a prompt: those that entries were missing of, and those that ran for their windows only. */
+static void
+count_rows(struct engine *engine, struct context *context, const struct forward_segment *segment) {
+    struct generation_facts *facts = &context->facts;
+    int32_t below = segment->write_floor - segment->position;
+    below = below < 0 ? 0 : below < segment->count ? below : segment->count;
+    facts->rebuilt += below;
+    facts->evaluated += segment->count - below;
+    struct engine_event event = {
+        .type = ENGINE_PROGRESS,
+        .sequence = context->id,
+        .done = facts->evaluated + facts->rebuilt,
+        .total = context->rows_to_run,
+    };
+    pend_event(engine, &event);
+}
+
 /* After the step's arithmetic: counts, progress, tokens. Lock held. */
 static void conclude_step(struct engine *engine, int32_t count) {
+    int64_t now_ms = engine_now_ms(engine);
     for (int32_t s = 0; s < count; s++) {
         struct context *context = engine->stepping[s];
         const struct forward_segment *segment = &engine->segments[s];
         if (segment->position < context->prompt_end) {
-            context->facts.evaluated += segment->count;
-            struct engine_event event = {
-                .type = ENGINE_PROGRESS,
-                .sequence = context->id,
-                .done = context->facts.evaluated,
-                .total = context->prompt_end - context->facts.reused,
-            };
-            pend_event(engine, &event);
+            count_rows(engine, context, segment);
         }
+        kv_store_advance(engine->store, &context->binding, now_ms);
         if (has_logits(context)) {
             sample(engine, context);
         }
@@ -387,6 +465,7 @@ static void run_step(struct engine *engine, int32_t count) {
     }
     for (int32_t s = 0; s < count; s++) {
         engine->stepping[s]->is_broken = true;
+        engine->stepping[s]->binding.is_lost = true;
         finish(engine, engine->stepping[s], FINISH_ERROR, &error);
     }
 }

@@ -522,8 +522,18 @@ static void plan_refuses_what_does_not_fit(void **state) {
     assert_true(larger.scratch_bytes > plan.scratch_bytes); /* the backend's, per thread */
     assert_int_equal(larger.kv_pool_bytes, plan.kv_pool_bytes);
     options.threads = 0;
-    assert_true(is_ok(engine_plan_make(&options, &plan, &error)));
+    /* What is kept for later gives way when nobody asked for it. */
+    assert_true(plan.cache_pool_bytes > 0 && plan.snapshot_bytes > 0);
     options.memory_max = plan.total_beside_weights - 1;
+    assert_true(is_ok(engine_plan_make(&options, &larger, &error)));
+    assert_true(larger.total_beside_weights <= options.memory_max);
+    options.memory_max = 0;
+    options.cache_memory_bytes = plan.cache_pool_bytes;
+    options.snapshot_bytes = plan.snapshot_bytes;
+    assert_true(is_ok(engine_plan_make(&options, &larger, &error)));
+    assert_int_equal(larger.cache_pool_bytes, plan.cache_pool_bytes);
+    assert_int_equal(larger.snapshot_bytes, plan.snapshot_bytes);
+    options.memory_max = larger.total_beside_weights - 1;
     assert_int_equal(engine_plan_make(&options, &plan, &error).code, RESULT_LIMIT);
     assert_non_null(strstr(error.message, ": 1 short"));
     assert_int_equal(engine_open(&options, &engine, &error).code, RESULT_LIMIT);
