@@ -194,7 +194,8 @@ struct generation_facts {
     int32_t prompt_tokens; /* whole context before the first sampled token */
     int32_t reused;        /* of these, global KV that was there: H, the hit position */
     int32_t evaluated;
-    int32_t rebuilt; /* rows before H that ran again for their windows only: H - rebuilt_from */
+    int32_t
+        rebuilt; /* rows that ran for their windows only: H - rebuilt_from, W per replay of a contract */
     int32_t sampled;
     int32_t hit_position; /* = reused */
     int32_t rebuilt_from; /* first row that ran; = reused when nothing was rebuilt */

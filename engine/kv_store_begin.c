@@ -20,7 +20,7 @@ struct find {
     struct kv_lineage lineage; /* in force at the hit */
     uint64_t snapshot;         /* 0: none */
     enum kv_snapshot_kind kind;
-    bool has_tail;    /* the snapshot's own block is the last one */
+    uint64_t tail;    /* snapshot whose own block is the last one; 0: none */
     bool is_replayed; /* the snapshot is one of a replay at the hit */
     struct window_replay replays[ENGINE_REPLAYS_MAX]; /* of blocks, then of the snapshot */
     int32_t replay_count;
@@ -195,7 +195,7 @@ static void consider(
                    (wish->is_replay || !snapshot->has_decoder_lineage);
     int32_t last =
         snapshot->has_source_ring ? wish->encoder_last : wish->encoder_last_without_source;
-    bool is_longer = position > find->match.position;
+    bool is_longer = position > find->hit;
     if (position >= wish->count || position <= find->start ||
         (is_longer && snapshot->tail_block < 0) || (!is_full && position > last) ||
         memcmp(snapshot->tail, tokens + whole, (size_t)snapshot->tail_count * sizeof *tokens) !=
@@ -205,15 +205,49 @@ static void consider(
     }
     /* An approximate tail is used with its own windows only. */
     bool is_same = kv_lineage_equals(&snapshot->lineage, &find->match.lineage);
-    if (!is_longer && !is_same && position < find->match.position) {
+    if (!is_longer && !is_same && position < find->hit) {
         return;
     }
     find->start = position;
     find->snapshot = snapshot->id;
     find->kind = is_full ? KV_SNAPSHOT_FULL : KV_SNAPSHOT_ENCODER;
-    find->has_tail = snapshot->tail_block >= 0 && (is_longer || !is_same);
-    find->hit = find->has_tail || is_longer ? position : find->match.position;
+    bool has_tail = snapshot->tail_block >= 0 && (is_longer || !is_same);
+    if (has_tail) {
+        find->tail = snapshot->id;
+        find->hit = position;
+    }
     find->lineage = snapshot->lineage;
+}
+
+/* Tails of snapshots are blocks that are not whole, so in no tree: a prompt that shares a part of one
+ * uses that, as of a block of the tree. */
+static void find_tail(const struct kv_store *store, const struct wish *wish, struct find *find) {
+    const int32_t *tokens = wish->prompt->tokens;
+    int32_t limit = (wish->count - 1) & ~1;
+    int32_t whole = find->match.blocks * KV_BLOCK_TOKENS;
+    const struct kv_snapshot *snapshot =
+        kv_window_first(store->windows, find->match.node, store->now_ms);
+    for (; snapshot != NULL; snapshot = kv_window_next(store->windows, snapshot, store->now_ms)) {
+        int32_t shared = 0;
+        while (snapshot->tail_block >= 0 && shared < snapshot->tail_count &&
+               whole + shared < limit && snapshot->tail[shared] == tokens[whole + shared]) {
+            shared++;
+        }
+        int32_t position = (whole + shared) & ~1;
+        if (position > find->hit && kv_lineage_equals(&snapshot->lineage, &find->match.lineage)) {
+            find->hit = position;
+            find->tail = snapshot->id;
+        }
+        if (whole + shared > find->match.miss_token) {
+            find->match.miss_token = whole + shared;
+        }
+    }
+    if (find->hit >= limit) {
+        find->match.miss = KV_PREFIX_MISS_NONE;
+        find->match.miss_token = limit;
+    } else if (find->match.miss == KV_PREFIX_MISS_NEVER_COMPUTED && find->tail != 0) {
+        find->match.miss = KV_PREFIX_MISS_DIVERGENT;
+    }
 }
 
 /* The one that starts latest on the path of the match. */
@@ -247,6 +281,7 @@ static void look_up(struct kv_store *store, const struct wish *wish, struct find
     }
     find->hit = find->match.position;
     find->lineage = find->match.lineage;
+    find_tail(store, wish, find);
     int32_t window = store->options.window;
     bool replays = (wish->is_replay && find->hit > window) ||
                    (wish->replay_at > 0 && find->hit == wish->replay_at);
@@ -273,8 +308,8 @@ static void adopt(struct kv_store *store, struct kv_sequence *sequence, const st
         kv_prefix_retain_path(store->tree, find->match.node, store->path, capacity, &count, &error);
     ASSERT(is_ok(retained)); /* it was found just now, and a prompt fits into a context */
     if (find->hit > count * KV_BLOCK_TOKENS) {
-        int32_t block = find->has_tail ? kv_window_get(store->windows, find->snapshot)->tail_block
-                                       : kv_prefix_block(store->tree, find->match.partial);
+        int32_t block = find->tail != 0 ? kv_window_get(store->windows, find->tail)->tail_block
+                                        : kv_prefix_block(store->tree, find->match.partial);
         ASSERT(block >= 0);
         kv_block_share(store->options.cache, block);
         store->path[count] = block;
@@ -431,7 +466,7 @@ enum kv_begin kv_store_begin(
         .miss = find.match.miss,
         .miss_token = find.match.miss_token,
     };
-    if (find.hit > find.match.position && find.hit >= out->miss_token) {
+    if (find.hit > out->miss_token) {
         out->miss_token = find.hit;
     }
     out->window_source = source_of(binding, out, find.snapshot != 0);

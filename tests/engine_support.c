@@ -23,26 +23,31 @@ void model_directory(char path[TEST_PATH_MAX]) {
     path[strlen(path) - strlen("/config.json")] = '\0';
 }
 
-void open_engine(struct fixture *fixture, int32_t sequences, int32_t context) {
-    char path[TEST_PATH_MAX];
+void open_options(struct fixture *fixture, const struct engine_options *options) {
     struct error error = {0};
-    model_directory(path);
+    struct engine_options complete = *options;
     memset(fixture, 0, sizeof *fixture);
     pthread_mutex_init(&fixture->waker.lock, NULL);
     pthread_cond_init(&fixture->waker.woken, NULL);
-    struct engine_options options = {
+    complete.wake = wake;
+    complete.wake_context = &fixture->waker;
+    if (is_failed(engine_open(&complete, &fixture->engine, &error))) {
+        print_error("%s\n", error.message);
+        fail();
+    }
+}
+
+void open_engine(struct fixture *fixture, int32_t sequences, int32_t context) {
+    char path[TEST_PATH_MAX];
+    model_directory(path);
+    const struct engine_options options = {
         .model_directory = path,
         .threads = 1,
         .context_max = context,
         .sequences_max = sequences,
         .step_rows_max = 32,
-        .wake = wake,
-        .wake_context = &fixture->waker,
     };
-    if (is_failed(engine_open(&options, &fixture->engine, &error))) {
-        print_error("%s\n", error.message);
-        fail();
-    }
+    open_options(fixture, &options);
 }
 
 void close_engine(struct fixture *fixture) {

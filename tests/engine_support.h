@@ -31,6 +31,8 @@ struct run {
 };
 
 void model_directory(char path[TEST_PATH_MAX]);
+/* With the fixture's wake function. */
+void open_options(struct fixture *fixture, const struct engine_options *options);
 void open_engine(struct fixture *fixture, int32_t sequences, int32_t context);
 void close_engine(struct fixture *fixture);
 /* Blocks until an event is there; fails the test after two minutes. */
