@@ -309,14 +309,16 @@ static void record_destroy(struct kv_disk *disk, uint32_t at, uint32_t slot) {
     uint64_t high = (to + PAGE - 1) / PAGE * PAGE;
     low += low < from && !range_is_dead(disk, segment, low, from) ? PAGE : 0;
     high -= high > to && !range_is_dead(disk, segment, to, high) ? PAGE : 0;
-    bool is_punched =
-        disk->can_punch && low < high &&
-        fallocate(
-            fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)low, (off_t)(high - low)
-        ) == 0;
-    if (!is_punched || low > from || high < from + sizeof zeros) {
+    bool has_pages = disk->can_punch && low < high;
+    /* The header goes first or with the rest: a record that is offered is whole. */
+    if (!has_pages || low > from || high < from + sizeof zeros) {
         ssize_t wrote = pwrite(fd, zeros, sizeof zeros, (off_t)from);
         (void)wrote; /* see above */
+    }
+    if (has_pages) {
+        int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+        int punched = fallocate(fd, mode, (off_t)low, (off_t)(high - low));
+        (void)punched; /* the space is lost until the segment goes */
     }
 }
 

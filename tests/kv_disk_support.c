@@ -19,14 +19,26 @@ static int64_t tier_wall(void *context) {
     return ((const struct tier *)context)->wall_ms;
 }
 
-void tier_make(struct tier *tier, size_t block_bytes) {
-    *tier = (struct tier){.wall_ms = WALL_START, .monotonic_ms = 5000};
-    int length = snprintf(tier->parent, sizeof tier->parent, "/tmp/hearth-kv-XXXXXX");
+static void name_folders(struct tier *tier, const char *base) {
+    int length = snprintf(tier->parent, sizeof tier->parent, "%s/hearth-kv-XXXXXX", base);
     assert_true(length > 0 && mkdtemp(tier->parent) != NULL);
     length = snprintf(tier->directory, sizeof tier->directory, "%s/cache", tier->parent);
     assert_true(length > 0 && length < (int)sizeof tier->directory);
     length = snprintf(tier->folder, sizeof tier->folder, "%s/ab00000000000000", tier->directory);
     assert_true(length > 0 && length < (int)sizeof tier->folder);
+}
+
+void tier_make_in_memory(struct tier *tier, size_t block_bytes) {
+    tier_make(tier, block_bytes);
+    if (access("/dev/shm", W_OK) == 0) {
+        assert_int_equal(rmdir(tier->parent), 0);
+        name_folders(tier, "/dev/shm");
+    }
+}
+
+void tier_make(struct tier *tier, size_t block_bytes) {
+    *tier = (struct tier){.wall_ms = WALL_START, .monotonic_ms = 5000};
+    name_folders(tier, "/tmp");
     tier->bytes = malloc(block_bytes);
     assert_non_null(tier->bytes);
     tier->options = (struct kv_disk_options){

@@ -23,6 +23,8 @@ struct tier {
 
 /* Makes the folder; opens nothing. */
 void tier_make(struct tier *tier, size_t block_bytes);
+/* The same on a file system in memory where there is one: many files, no waiting. */
+void tier_make_in_memory(struct tier *tier, size_t block_bytes);
 /* Opens and demands success. */
 void tier_open(struct tier *tier);
 void tier_close(struct tier *tier);
