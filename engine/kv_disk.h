@@ -45,10 +45,12 @@ struct kv_disk_options {
     uint64_t bytes_max;            /* 0: KV_DISK_BYTES_DEFAULT */
     uint64_t write_bytes_per_hour; /* 0: KV_DISK_WRITES_DEFAULT */
     int64_t lifetime_ms;           /* since the last use; 0: KV_DISK_LIFETIME_DEFAULT */
-    const char *description;       /* model name, backend, numerics: for people; null: none */
+    const char *description;       /* model name, backend, numerics: for people; null: none, */
+                                   /* and budgets of 0 are those of the last run that had one */
     struct clock clock;            /* wall time for lifetimes, monotonic for the hour's budget */
     enum kv_disk_mode mode;
     uint64_t segment_bytes; /* 0: 256 MiB, less for small blocks and budgets */
+    bool keep_damaged;      /* the start destroys nothing that is torn: `hearth cache verify` */
 };
 
 struct kv_disk;

@@ -161,6 +161,7 @@ struct disk_segment {
     bool is_changed; /* records came or went since its index file was written */
     bool is_touched; /* under the lock: times of use did change */
     bool is_renamed; /* its header is damaged or names another number: never appended to */
+    bool is_header_damaged;
     uint32_t number; /* of the file's name */
     uint32_t slots;  /* records appended, dead ones included */
     uint32_t live;
@@ -185,6 +186,11 @@ struct kv_disk {
     size_t block_bytes;
     uint64_t stride, bytes_max, hour_max;
     int64_t lifetime_ms;
+    bool keep_damaged;
+    struct disk_budgets {
+        uint64_t bytes_max, hour_max;
+        int64_t lifetime_ms;
+    } noted; /* of the last run with a description; 0: unknown */
     struct clock clock;
     int64_t wall_open_ms, monotonic_open_ms;
     uint32_t slots_per_segment;
@@ -273,6 +279,8 @@ int disk_segment_fd(struct kv_disk *disk, uint32_t segment);
 /* Destroys a record that is in no index any more, and the file when nothing else is in it. */
 void disk_segment_kill(struct kv_disk *disk, uint32_t segment, uint32_t slot);
 void disk_segment_delete(struct kv_disk *disk, uint32_t segment);
+/* Writes a new header where it is damaged. */
+bool disk_segment_heal(struct kv_disk *disk, uint32_t segment);
 /* Writes index files of changed (and touched) segments. */
 void disk_segments_save(struct kv_disk *disk, bool touched_too);
 

@@ -34,12 +34,18 @@ static uint64_t free_bytes(const struct kv_disk *disk) {
 
 static void set_budgets(struct kv_disk *disk, const struct kv_disk_options *options) {
     uint64_t quarter = (free_bytes(disk) + disk->held_bytes) / 4;
-    disk->bytes_max = options->bytes_max != 0           ? options->bytes_max
-                      : quarter < KV_DISK_BYTES_DEFAULT ? quarter
-                                                        : KV_DISK_BYTES_DEFAULT;
-    disk->hour_max =
-        options->write_bytes_per_hour != 0 ? options->write_bytes_per_hour : KV_DISK_WRITES_DEFAULT;
-    disk->lifetime_ms = options->lifetime_ms != 0 ? options->lifetime_ms : KV_DISK_LIFETIME_DEFAULT;
+    uint64_t bytes_max = options->bytes_max;
+    uint64_t hour_max = options->write_bytes_per_hour;
+    int64_t lifetime_ms = options->lifetime_ms;
+    if (options->description == NULL) {
+        bytes_max = bytes_max != 0 ? bytes_max : disk->noted.bytes_max;
+        hour_max = hour_max != 0 ? hour_max : disk->noted.hour_max;
+        lifetime_ms = lifetime_ms != 0 ? lifetime_ms : disk->noted.lifetime_ms;
+    }
+    uint64_t most = quarter < KV_DISK_BYTES_DEFAULT ? quarter : KV_DISK_BYTES_DEFAULT;
+    disk->bytes_max = bytes_max != 0 ? bytes_max : most;
+    disk->hour_max = hour_max != 0 ? hour_max : KV_DISK_WRITES_DEFAULT;
+    disk->lifetime_ms = lifetime_ms != 0 ? lifetime_ms : KV_DISK_LIFETIME_DEFAULT;
     uint64_t segment_bytes = options->segment_bytes;
     if (segment_bytes == 0) {
         segment_bytes = SEGMENT_BYTES_DEFAULT;
@@ -83,6 +89,9 @@ open_inside(struct kv_disk *disk, const struct kv_disk_options *options, struct 
     TRY(disk_segments_load(disk, error));
     set_budgets(disk, options); /* a quarter of what is free, with what is here already */
     hour_from_records(disk);
+    if (options->description != NULL) {
+        disk->noted = (struct disk_budgets){disk->bytes_max, disk->hour_max, disk->lifetime_ms};
+    }
     return OK;
 }
 
@@ -129,6 +138,7 @@ kv_disk_open(struct kv_disk **out, const struct kv_disk_options *options, struct
     disk->number_next = 1;
     disk->mode = options->mode;
     disk->can_punch = options->mode == KV_DISK_READER; /* counts what is alive */
+    disk->keep_damaged = options->keep_damaged;
     disk->root = options->root;
     disk->block_bytes = options->block_bytes;
     disk->stride = kv_disk_stride(options->block_bytes);

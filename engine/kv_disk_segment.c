@@ -196,21 +196,43 @@ void disk_segments_save(struct kv_disk *disk, bool touched_too) {
 
 /* ---- create, seal, destroy ------------------------------------------------------------------ */
 
-result disk_segment_create(struct kv_disk *disk, struct error *error) {
-    char name[DISK_NAME_BYTES];
-    uint8_t bytes[DISK_SEGMENT_HEADER] = {0};
+static struct disk_file_header header_make(const struct kv_disk *disk, uint32_t number) {
     struct disk_file_header header = {
         .kind = DISK_FILE_SEGMENT,
-        .number = disk->number_next,
+        .number = number,
         .root = disk->root,
         .block_bytes = disk->block_bytes,
         .stride = disk->stride,
         .created_ms = disk_wall_ms(disk),
     };
-    ASSERT(disk->active == DISK_NONE);
     if (getrandom(&header.nonce, sizeof header.nonce, 0) != (ssize_t)sizeof header.nonce) {
         header.nonce = (uint64_t)header.created_ms; /* the number tells them apart as well */
     }
+    return header;
+}
+
+bool disk_segment_heal(struct kv_disk *disk, uint32_t at) {
+    struct disk_segment *segment = &disk->segments[at];
+    uint8_t bytes[128];
+    ASSERT(disk->mode == KV_DISK_WRITER && segment->is_header_damaged);
+    const struct disk_file_header header = header_make(disk, segment->number);
+    disk_file_header_encode(&header, bytes);
+    int fd = disk_segment_fd(disk, at);
+    if (fd < 0 || pwrite(fd, bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) {
+        return false;
+    }
+    index_unlink(disk, segment);
+    segment->is_header_damaged = false;
+    segment->is_renamed = false;
+    memcpy(segment->stamp, bytes + 112, sizeof segment->stamp);
+    return true;
+}
+
+result disk_segment_create(struct kv_disk *disk, struct error *error) {
+    char name[DISK_NAME_BYTES];
+    uint8_t bytes[DISK_SEGMENT_HEADER] = {0};
+    ASSERT(disk->active == DISK_NONE);
+    const struct disk_file_header header = header_make(disk, disk->number_next);
     disk_file_header_encode(&header, bytes);
     uint32_t at = 0;
     TRY(segment_add(disk, &at, error));
@@ -399,7 +421,8 @@ static result segment_scan(
             TRY(segment_file_record(disk, at, &entry, &is_filed, error));
         }
         disk->counts.damaged_found += state == DISK_SLOT_DAMAGED ? 1 : 0;
-        if (!is_filed && state != DISK_SLOT_HOLE && disk->mode == KV_DISK_WRITER) {
+        if (!is_filed && state != DISK_SLOT_HOLE && disk->mode == KV_DISK_WRITER &&
+            !disk->keep_damaged) {
             index_unlink(disk, segment);
             record_destroy(disk, at, slot);
         }
@@ -450,6 +473,7 @@ static result segment_read_header(
     segment->is_renamed = true;
     if (!disk_file_header_decode(read, &header)) {
         disk->counts.damaged_found++;
+        segment->is_header_damaged = true;
         return OK;
     }
     if (header.version != DISK_FORMAT) {
@@ -505,7 +529,7 @@ static result segment_load(struct kv_disk *disk, uint32_t number, struct error *
     disk->held_bytes += (disk->can_punch ? segment->live : segment->slots) * disk->stride;
     disk->counts.segments++;
     uncache(disk, at);
-    if (segment->live == 0 && disk->mode == KV_DISK_WRITER) {
+    if (segment->live == 0 && disk->mode == KV_DISK_WRITER && !disk->keep_damaged) {
         disk_segment_delete(disk, at);
     }
     return OK;

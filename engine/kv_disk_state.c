@@ -228,17 +228,23 @@ static void state_parse(struct kv_disk *disk, struct view file) {
     struct view rest;
     uint32_t version = 0;
     uint32_t ghosts = 0;
+    struct disk_budgets noted = {0};
+    uint64_t lifetime = 0;
     uint8_t sum[DISK_CHECKSUM_BYTES];
     if (file.length < STATE_HEADER + DISK_CHECKSUM_BYTES || !cursor_take(&cursor, 8, &magic) ||
         !view_equals_text(magic, STATE_MAGIC) || !cursor_take_u32_le(&cursor, &version) ||
         version != DISK_FORMAT || !cursor_take_u32_le(&cursor, &ghosts) ||
-        !cursor_take(&cursor, STATE_HEADER - 16, &rest)) {
+        !cursor_take_u64_le(&cursor, &noted.bytes_max) ||
+        !cursor_take_u64_le(&cursor, &noted.hour_max) || !cursor_take_u64_le(&cursor, &lifetime) ||
+        !cursor_take(&cursor, STATE_HEADER - 40, &rest)) {
         return;
     }
     disk_checksum(file.data, file.length - sizeof sum, sum);
     if (memcmp(sum, file.data + file.length - sizeof sum, sizeof sum) != 0) {
         return;
     }
+    noted.lifetime_ms = lifetime < (uint64_t)1 << 50 ? (int64_t)lifetime : 0;
+    disk->noted = noted;
     for (size_t i = 0; i < DISK_MINUTES; i++) {
         uint64_t minute = 0;
         uint64_t bytes = 0;
@@ -277,6 +283,9 @@ static size_t state_format(const struct kv_disk *disk, uint8_t *bytes) {
     memset(bytes, 0, STATE_HEADER);
     memcpy(bytes, STATE_MAGIC, 8);
     put_u64(bytes + 8, DISK_FORMAT | (uint64_t)index->ghost_count << 32);
+    put_u64(bytes + 16, disk->noted.bytes_max);
+    put_u64(bytes + 24, disk->noted.hour_max);
+    put_u64(bytes + 32, (uint64_t)disk->noted.lifetime_ms);
     size_t at = STATE_HEADER;
     for (size_t i = 0; i < DISK_MINUTES; i++) {
         put_u64(bytes + at, (uint64_t)disk->hour_minutes[i]);
