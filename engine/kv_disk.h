@@ -159,6 +159,22 @@ MUST_CHECK result kv_disk_read(
     struct kv_disk_about *about,
     struct error *error
 );
+/* Reads the records of keys [count] from the first on as far as they are neighbours, in one piece:
+ * headers [count, KV_DISK_HEADER_BYTES] and bytes [count, block_bytes]. Nothing is verified: each is
+ * to pass kv_disk_check, or kv_disk_read is to be asked, as for those that do not come, which says
+ * what is the matter. Returns how many came, 0 when the first did not. */
+#define KV_DISK_FETCH_MAX 32
+int32_t kv_disk_fetch(
+    struct kv_disk *disk, const struct kv_key *keys, int32_t count, uint8_t *headers, uint8_t *bytes
+);
+/* ANY, also beside the worker: whether these bytes are the whole record of `key`. Fills *about. */
+MUST_CHECK bool kv_disk_check(
+    const struct kv_disk *disk,
+    const struct kv_key *key,
+    const uint8_t *header,
+    const uint8_t *bytes,
+    struct kv_disk_about *about
+);
 /* A block that turned out wrong above (it contradicts what was computed): as damaged. */
 void kv_disk_quarantine(struct kv_disk *disk, const struct kv_key *key);
 

@@ -65,8 +65,9 @@ void kv_tier_measure(const struct kv_tier_options *options, struct kv_tier_size 
     if (options->directory != NULL) {
         size.queue_bytes =
             KV_TIER_QUEUE_BLOCKS * (uint64_t)(options->block_bytes + sizeof(struct kv_about));
-        size.read_bytes = KV_TIER_BATCHES * KV_TIER_BATCH_BLOCKS *
-                          (uint64_t)(options->block_bytes + sizeof(struct kv_disk_about));
+        uint64_t about = sizeof(struct kv_disk_about) + KV_DISK_HEADER_BYTES;
+        size.read_bytes =
+            KV_TIER_BATCHES * KV_TIER_BATCH_BLOCKS * ((uint64_t)options->block_bytes + about);
     }
     size.total_bytes = fixed + size.host_bytes + size.queue_bytes + size.read_bytes;
     *out = size;
@@ -84,7 +85,9 @@ static result allocate(struct kv_tier *tier, struct error *error) {
             struct kv_batch_slot *slot = &tier->slots[i];
             slot->bytes = calloc(KV_TIER_BATCH_BLOCKS, block_bytes);
             slot->about = calloc(KV_TIER_BATCH_BLOCKS, sizeof *slot->about);
-            is_complete = is_complete && slot->bytes != NULL && slot->about != NULL;
+            slot->headers = calloc(KV_TIER_BATCH_BLOCKS, KV_DISK_HEADER_BYTES);
+            is_complete =
+                is_complete && slot->bytes != NULL && slot->about != NULL && slot->headers != NULL;
         }
     }
     if (!is_complete) {
@@ -160,6 +163,7 @@ kv_tier_open(struct kv_tier **out, const struct kv_tier_options *options, struct
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_mutex_init(&tier->lock, NULL);
     (void)pthread_cond_init(&tier->to_worker, &monotonic);
+    (void)pthread_cond_init(&tier->to_checker, &monotonic);
     (void)pthread_cond_init(&tier->to_caller, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
     tier->options = *options;
@@ -187,6 +191,7 @@ void kv_tier_free(struct kv_tier *tier) {
         free(tier->tickets[i].keys);
     }
     for (int32_t i = 0; i < KV_TIER_BATCHES; i++) {
+        free(tier->slots[i].headers);
         free(tier->slots[i].about);
         free(tier->slots[i].bytes);
     }
@@ -194,6 +199,7 @@ void kv_tier_free(struct kv_tier *tier) {
     free(tier->queue_bytes);
     free(tier->lineages);
     (void)pthread_cond_destroy(&tier->to_caller);
+    (void)pthread_cond_destroy(&tier->to_checker);
     (void)pthread_cond_destroy(&tier->to_worker);
     (void)pthread_mutex_destroy(&tier->lock);
     free(tier);
@@ -203,17 +209,19 @@ void kv_tier_close(struct kv_tier *tier) {
     if (tier == NULL) {
         return;
     }
+    pthread_mutex_lock(&tier->lock);
     for (int32_t i = 0; i < KV_TIER_SLOTS; i++) {
-        ASSERT(tier->slots[i].state != KV_BATCH_OUT); /* only this thread sets it */
+        ASSERT(tier->slots[i].state != KV_BATCH_OUT);
     }
     if (!tier->has_worker) {
+        pthread_mutex_unlock(&tier->lock);
         kv_tier_free(tier);
         return;
     }
-    pthread_mutex_lock(&tier->lock);
     tier->is_stopping = true;
     tier->stop_by_ms = kv_tier_machine_ms() + tier->options.close_timeout_ms;
     pthread_cond_signal(&tier->to_worker);
+    pthread_cond_signal(&tier->to_checker);
     while (!tier->has_ended && kv_tier_machine_ms() < tier->stop_by_ms) {
         kv_tier_wait(tier, &tier->to_caller, tier->stop_by_ms);
     }

@@ -101,19 +101,24 @@ struct kv_ticket {
 
 enum kv_batch_state {
     KV_BATCH_FREE,
-    KV_BATCH_READING, /* the worker's */
-    KV_BATCH_READY,   /* complete, to be handed over */
-    KV_BATCH_OUT      /* the caller's */
+    KV_BATCH_READING,  /* the worker's */
+    KV_BATCH_FETCHED,  /* waits for the checker */
+    KV_BATCH_CHECKING, /* the checker's */
+    KV_BATCH_SHORT,    /* waits for the worker: `good` records passed, the others are to be read */
+    KV_BATCH_READY,    /* complete, to be handed over */
+    KV_BATCH_OUT       /* the caller's */
 };
 
 struct kv_batch_slot {
     enum kv_batch_state state;
     int32_t ticket; /* index; -1: cancelled */
     int32_t first, count;
+    int32_t fetched, good; /* of count */
     struct kv_key keys[KV_TIER_BATCH_BLOCKS];
     int32_t host_slots[KV_TIER_BATCH_BLOCKS]; /* pinned */
     struct kv_disk_about *about;              /* [KV_TIER_BATCH_BLOCKS] of a batch from disk */
-    uint8_t *bytes;                           /* [KV_TIER_BATCH_BLOCKS, block_bytes] */
+    uint8_t *headers; /* [KV_TIER_BATCH_BLOCKS, KV_DISK_HEADER_BYTES] as they are on disk */
+    uint8_t *bytes;   /* [KV_TIER_BATCH_BLOCKS, block_bytes] */
     struct kv_tier_record records[KV_TIER_BATCH_BLOCKS];
 };
 
@@ -133,7 +138,7 @@ struct kv_tier {
     struct kv_host host;  /* the engine thread's */
 
     pthread_mutex_t lock; /* guards everything below */
-    pthread_cond_t to_worker, to_caller;
+    pthread_cond_t to_worker, to_checker, to_caller;
     pthread_t worker;
     bool has_worker, is_stopping, is_abandoned, has_ended;
     int64_t stop_by_ms;    /* machine's clock: no new work after it */
@@ -181,6 +186,10 @@ int64_t kv_tier_machine_ms(void);
 void kv_tier_wait(struct kv_tier *tier, pthread_cond_t *condition, int64_t until_ms);
 /* Body of the worker thread; context is the tier. */
 void *kv_tier_work(void *context);
+/* Body of the checker thread, which the worker starts and joins. It never touches the disk. */
+void *kv_tier_verify(void *context);
+/* The batch can be handed over. Under the lock. */
+void kv_tier_publish(struct kv_tier *tier, struct kv_batch_slot *slot);
 /* Frees everything; the worker is gone. Closes the disk. */
 void kv_tier_free(struct kv_tier *tier);
 

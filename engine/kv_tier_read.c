@@ -54,10 +54,11 @@ static void release_ticket(struct kv_tier *tier, int32_t index) {
     }
     for (int32_t i = 0; i < KV_TIER_BATCHES; i++) {
         struct kv_batch_slot *slot = &tier->slots[i];
-        if (slot->ticket == index && slot->state == KV_BATCH_READING) {
-            slot->ticket = NONE;
-        } else if (slot->ticket == index && slot->state == KV_BATCH_READY) {
+        bool is_ours = slot->ticket == index;
+        if (is_ours && slot->state == KV_BATCH_READY) {
             slot->state = KV_BATCH_FREE;
+        } else if (is_ours && slot->state != KV_BATCH_OUT) {
+            slot->ticket = NONE; /* freed by the thread that has it next */
         }
     }
     free(ticket->host_slots);

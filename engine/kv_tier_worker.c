@@ -1,7 +1,9 @@
 /* The worker thread of the tiers: everything that touches the disk. See kv_tier_internal.h.
  *
  * One piece of work at a time, the lock given back meanwhile: a piece of a ticket, else one queued
- * block; after each piece read a few blocks are written, so that neither starves. */
+ * block; after each piece read a few blocks are written, so that neither starves. What was read is
+ * verified by a second thread while the next piece is read; what does not pass is read again by the
+ * function that knows what to do about it. */
 #include "kv_tier_internal.h"
 
 #define NONE              (-1)
@@ -65,16 +67,24 @@ static bool read_queued(
     return true;
 }
 
-/* Reads keys of the slot until one does not come. Returns their number; *miss: why no more. */
-static int32_t
-read_keys(struct kv_tier *tier, struct kv_batch_slot *slot, enum kv_prefix_miss *miss) {
+static void set_record(struct kv_tier *tier, struct kv_batch_slot *slot, int32_t i) {
+    slot->records[i] = (struct kv_tier_record){
+        .key = slot->keys[i],
+        .parent = slot->about[i].parent,
+        .lineage = slot->about[i].lineage,
+        .tokens = slot->about[i].tokens,
+        .bytes = slot->bytes + (size_t)i * tier->options.block_bytes,
+    };
+}
+
+/* Reads and verifies keys of the slot from `good` on until one does not come; *miss: why. */
+static void read_rest(struct kv_tier *tier, struct kv_batch_slot *slot, enum kv_prefix_miss *miss) {
     *miss = KV_PREFIX_MISS_NONE;
-    for (int32_t i = 0; i < slot->count; i++) {
-        const struct kv_key *key = &slot->keys[i];
-        uint8_t *bytes = slot->bytes + (size_t)i * tier->options.block_bytes;
-        struct kv_disk_about *about = &slot->about[i];
-        struct error error = {0};
-        result done = kv_disk_read(tier->disk, key, bytes, about, &error);
+    for (; slot->good < slot->count; slot->good++) {
+        const struct kv_key *key = &slot->keys[slot->good];
+        uint8_t *bytes = slot->bytes + (size_t)slot->good * tier->options.block_bytes;
+        struct kv_disk_about *about = &slot->about[slot->good];
+        result done = kv_disk_read(tier->disk, key, bytes, about, NULL);
         if (is_failed(done) &&
             (done.code != RESULT_NOT_FOUND || !read_queued(tier, key, bytes, about))) {
             *miss = KV_PREFIX_MISS_DAMAGED; /* or unreadable, which kv_tier_trouble names */
@@ -82,21 +92,50 @@ read_keys(struct kv_tier *tier, struct kv_batch_slot *slot, enum kv_prefix_miss 
                 (void)kv_disk_find(tier->disk, key, 1, miss);
             }
             *miss = *miss == KV_PREFIX_MISS_NONE ? KV_PREFIX_MISS_EVICTED : *miss;
-            return i;
+            return;
         }
-        slot->records[i] = (struct kv_tier_record){
-            .key = *key,
-            .parent = about->parent,
-            .lineage = about->lineage,
-            .tokens = about->tokens,
-            .bytes = bytes,
-        };
+        set_record(tier, slot, slot->good);
     }
-    return slot->count;
 }
 
-/* Whether there was something to read. */
-static bool read_piece(struct kv_tier *tier) {
+void kv_tier_publish(struct kv_tier *tier, struct kv_batch_slot *slot) {
+    slot->count = slot->good;
+    slot->state = slot->ticket == NONE || slot->count == 0 ? KV_BATCH_FREE : KV_BATCH_READY;
+    if (tier->options.wake != NULL && !tier->is_stopping) {
+        tier->options.wake(tier->options.wake_context);
+    }
+}
+
+/* Completes a batch of which not all was fetched or passed. Whether there was one. */
+static bool complete_piece(struct kv_tier *tier) {
+    int32_t at = 0;
+    while (at < KV_TIER_BATCHES && tier->slots[at].state != KV_BATCH_SHORT) {
+        at++;
+    }
+    if (at == KV_TIER_BATCHES) {
+        return false;
+    }
+    struct kv_batch_slot *slot = &tier->slots[at];
+    slot->state = KV_BATCH_READING;
+    enum kv_prefix_miss miss = KV_PREFIX_MISS_NONE;
+    if (slot->ticket != NONE) {
+        leave(tier);
+        read_rest(tier, slot, &miss);
+        come_back(tier);
+    }
+    if (slot->ticket != NONE && slot->good < slot->count) {
+        struct kv_ticket *ticket = &tier->tickets[slot->ticket];
+        if (slot->first + slot->good < ticket->end) {
+            ticket->end = slot->first + slot->good;
+            ticket->miss = miss;
+        }
+    }
+    kv_tier_publish(tier, slot);
+    return true;
+}
+
+/* Fetches the next piece that a ticket wants. Whether there was one. */
+static bool read_piece(struct kv_tier *tier, bool has_checker) {
     int32_t at = find_free_slot(tier);
     int32_t index = at == NONE ? NONE : find_reader(tier);
     if (index == NONE) {
@@ -104,30 +143,89 @@ static bool read_piece(struct kv_tier *tier) {
     }
     struct kv_batch_slot *slot = &tier->slots[at];
     struct kv_ticket *ticket = &tier->tickets[index];
+    size_t block_bytes = tier->options.block_bytes;
     slot->ticket = index;
     slot->count = kv_ticket_wanted(ticket, &slot->first);
     slot->state = KV_BATCH_READING;
+    slot->fetched = 0;
+    slot->good = 0;
     ticket->read = slot->first + slot->count;
     memcpy(slot->keys, &ticket->keys[slot->first], (size_t)slot->count * sizeof *slot->keys);
-    enum kv_prefix_miss miss = KV_PREFIX_MISS_NONE;
     leave(tier);
-    int32_t count = read_keys(tier, slot, &miss);
+    for (int32_t came = 1; has_checker && came > 0 && slot->fetched < slot->count;) {
+        size_t from = (size_t)slot->fetched;
+        came = kv_disk_fetch(
+            tier->disk,
+            &slot->keys[from],
+            slot->count - slot->fetched,
+            slot->headers + from * KV_DISK_HEADER_BYTES,
+            slot->bytes + from * block_bytes
+        );
+        slot->fetched += came;
+    }
+    kv_disk_touch(tier->disk, slot->keys, slot->fetched);
     come_back(tier);
-    bool is_short = count < slot->count;
-    slot->count = count;
-    if (slot->ticket == NONE) { /* cancelled meanwhile */
-        slot->state = KV_BATCH_FREE;
-        return true;
-    }
-    slot->state = count > 0 ? KV_BATCH_READY : KV_BATCH_FREE;
-    if (is_short && slot->first + count < ticket->end) {
-        ticket->end = slot->first + count;
-        ticket->miss = miss;
-    }
-    if (tier->options.wake != NULL && !tier->is_stopping) {
-        tier->options.wake(tier->options.wake_context);
-    }
+    slot->state = slot->fetched > 0 ? KV_BATCH_FETCHED : KV_BATCH_SHORT;
+    pthread_cond_signal(&tier->to_checker);
     return true;
+}
+
+/* ---- verifying ------------------------------------------------------------------------------- */
+
+static int32_t find_fetched(const struct kv_tier *tier) {
+    int32_t chosen = NONE;
+    for (int32_t i = 0; i < KV_TIER_BATCHES; i++) {
+        const struct kv_batch_slot *slot = &tier->slots[i];
+        if (slot->state == KV_BATCH_FETCHED &&
+            (chosen == NONE || slot->first < tier->slots[chosen].first)) {
+            chosen = i;
+        }
+    }
+    return chosen;
+}
+
+static void verify(struct kv_tier *tier, struct kv_batch_slot *slot) {
+    while (slot->good < slot->fetched) {
+        size_t at = (size_t)slot->good;
+        if (!kv_disk_check(
+                tier->disk,
+                &slot->keys[at],
+                slot->headers + at * KV_DISK_HEADER_BYTES,
+                slot->bytes + at * tier->options.block_bytes,
+                &slot->about[at]
+            )) {
+            return;
+        }
+        set_record(tier, slot, slot->good);
+        slot->good++;
+    }
+}
+
+void *kv_tier_verify(void *context) {
+    struct kv_tier *tier = context;
+    pthread_mutex_lock(&tier->lock);
+    while (!tier->is_stopping) {
+        int32_t at = find_fetched(tier);
+        if (at == NONE) {
+            pthread_cond_wait(&tier->to_checker, &tier->lock);
+            continue;
+        }
+        struct kv_batch_slot *slot = &tier->slots[at];
+        slot->state = KV_BATCH_CHECKING;
+        if (slot->ticket != NONE) {
+            pthread_mutex_unlock(&tier->lock);
+            verify(tier, slot);
+            pthread_mutex_lock(&tier->lock);
+        }
+        if (slot->ticket == NONE || slot->good == slot->count) {
+            kv_tier_publish(tier, slot);
+        } else {
+            slot->state = KV_BATCH_SHORT;
+        }
+        pthread_cond_signal(&tier->to_worker); /* a short one, or a slot that became free */
+    }
+    pthread_mutex_unlock(&tier->lock);
+    return NULL;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -240,9 +338,12 @@ static void keep_up(struct kv_tier *tier) {
 
 void *kv_tier_work(void *context) {
     struct kv_tier *tier = context;
+    pthread_t checker;
+    /* Without the second thread everything is read and verified here. */
+    bool has_checker = pthread_create(&checker, NULL, kv_tier_verify, tier) == 0;
     pthread_mutex_lock(&tier->lock);
     while (!tier->is_stopping) {
-        bool has_read = read_piece(tier);
+        bool has_read = complete_piece(tier) || read_piece(tier, has_checker);
         int32_t writes = 0;
         while (!tier->is_stopping && writes < WRITES_PER_READ && write_block(tier)) {
             writes++;
@@ -256,6 +357,9 @@ void *kv_tier_work(void *context) {
     while (kv_tier_machine_ms() < write_by_ms && write_block(tier)) {
     }
     leave(tier);
+    if (has_checker) {
+        (void)pthread_join(checker, NULL); /* it saw is_stopping and waits for no disk */
+    }
     kv_disk_close(tier->disk);
     come_back(tier);
     tier->disk = NULL;

@@ -204,12 +204,14 @@ static void a_read_error_ends_the_disk_and_is_named(void **state) {
     }
     assert_true(kv_tier_flush(world.tier, WAIT_MS));
     put_node(119);
-    disk_fail_reads_after(2);
     int32_t path[TREE_BLOCKS];
     int32_t node = 0;
     while (tree_path(&world.tree, node, path) < 5) {
         node++;
     }
+    put_node(path[0]);
+    put_node(path[1]);
+    disk_fail_reads_after(0);
     assert_int_equal(read_path(node, 1, &miss), 2); /* two came, the ticket ends at the third */
     assert_int_equal(miss, KV_PREFIX_MISS_DAMAGED);
     disk_fail_reads_after(-1);
