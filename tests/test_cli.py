@@ -23,11 +23,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEARTH = os.path.abspath(sys.argv[1])
 MINI = ROOT / "examples" / "mini"
 COMMANDS = [
-    "run", "sessions list", "sessions show", "doctor", "model inspect", "model tokens",
+    "run", "sessions list", "sessions show", "cache show", "cache verify",
+    "cache evict", "cache export", "cache import", "doctor", "model inspect", "model tokens",
     "model render", "model parse", "model logits", "tool list", "tool call", "sandbox run",
     "sandbox file",
 ]
-GROUPS = ["", "sessions", "model", "tool", "sandbox"]
+GROUPS = ["", "sessions", "cache", "model", "tool", "sandbox"]
 SLOW_TASK = "Fix the failing tests. Use `python3 tests.py` to check."
 GREEDY = ["--temperature", "0", "--effort", "50"]
 
