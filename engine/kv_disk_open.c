@@ -7,7 +7,8 @@
 
 #define SEGMENT_BYTES_DEFAULT ((uint64_t)256 << 20)
 #define SEGMENT_SLOTS_DEFAULT 4096U /* of small blocks: 56 MiB of the bundled model's */
-#define SEGMENTS_OF_BUDGET    16    /* so that a small budget has more than one to give up */
+#define SEGMENT_SLOTS_MIN     8
+#define SEGMENTS_OF_BUDGET    16 /* so that a small budget has more than one to give up */
 
 uint64_t kv_disk_stride(size_t block_bytes) {
     uint64_t bytes = (uint64_t)block_bytes + KV_DISK_HEADER_BYTES;
@@ -57,6 +58,9 @@ static void set_budgets(struct kv_disk *disk, const struct kv_disk_options *opti
                             : disk->bytes_max / SEGMENTS_OF_BUDGET;
     }
     uint64_t slots = segment_bytes / disk->stride;
+    if (options->segment_bytes == 0 && slots < SEGMENT_SLOTS_MIN) {
+        slots = SEGMENT_SLOTS_MIN; /* of a very small budget: a head costs a page */
+    }
     slots = slots < DISK_SEGMENT_SLOTS_MAX ? slots : DISK_SEGMENT_SLOTS_MAX;
     disk->slots_per_segment = slots == 0 ? 1 : (uint32_t)slots;
 }

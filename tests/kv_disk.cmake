@@ -9,3 +9,10 @@ hearth_test(test_kv_disk_crash SOURCES test_kv_disk_crash.c kv_disk_support.c fa
 target_link_options(test_kv_disk_crash PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pwritev,--wrap=pwrite,--wrap=preadv
     -Wl,--wrap=fallocate,--wrap=unlinkat,--wrap=renameat,--wrap=fdatasync)
+hearth_test(test_kv_files SOURCES test_kv_files.c kv_disk_support.c LIBRARIES engine base)
+add_executable(kv_disk_make kv_disk_make.c kv_disk_support.c)
+target_link_libraries(kv_disk_make PRIVATE engine base hearth_flags ${CMOCKA_LIBRARY})
+find_package(Python3 COMPONENTS Interpreter REQUIRED)
+add_test(NAME test_cache_cli COMMAND ${Python3_EXECUTABLE}
+    ${PROJECT_SOURCE_DIR}/tests/test_cache_cli.py $<TARGET_FILE:hearth> $<TARGET_FILE:kv_disk_make>)
+set_tests_properties(test_cache_cli PROPERTIES TIMEOUT 300)
