@@ -4,6 +4,9 @@ foreach(part rebuild replay)
         SOURCES test_forward_${part}.c forward_support.c test_safetensors.c
         LIBRARIES engine kernels base)
 endforeach()
+hearth_test(test_kv_footprint
+    SOURCES test_kv_footprint.c forward_support.c test_safetensors.c
+    LIBRARIES engine kernels base)
 hearth_test(test_kv_window SOURCES test_kv_window.c failing_memory.c LIBRARIES engine kernels base)
 target_link_options(test_kv_window PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap)
