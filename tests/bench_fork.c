@@ -1,11 +1,13 @@
-/* Times forks at the release's cache layout, on synthetic sequences: no weights are needed.
+/* Times forks and window snapshots at the release's cache layout, on synthetic sequences: no weights
+ * are needed.
  *
  *   bench_fork
  *
  * Medians of 100: the fork, the first append of the child (which copies the tail block) and its
- * release; with warm processor caches, and with the caches swept before each. Takes about 1 GB: the
+ * release; capture and restore of full and encoder snapshots, the first capture into each slot
+ * apart, since it touches new memory; with warm processor caches, and with the caches swept before each. Takes about 1 GB: the
  * pool for a million tokens. */
-#include "engine/kv_cache.h"
+#include "engine/kv_window.h"
 
 #include <time.h>
 
@@ -74,6 +76,58 @@ time_forks(struct kv_cache *cache, int32_t tokens, uint8_t *sweep, struct error 
     return OK;
 }
 
+/* Captures into `SLOTS` slots in turn, each `kind`, and restores the latest. */
+static result time_snapshots(
+    struct kv_cache *cache, enum kv_snapshot_kind kind, uint8_t *sweep, struct error *error
+) {
+    double first[ROUNDS];
+    double capture[ROUNDS];
+    double restore[ROUNDS];
+    struct kv_window *pool = NULL;
+    struct kv_window_options options = {
+        .cache = cache,
+        .encoder_layers = 20,
+        .window = 128,
+        .bytes_max = UINT64_MAX,
+        .count_max = ROUNDS,
+    };
+    TRY(kv_window_create(&pool, &options, error));
+    struct kv_sequence *sequence = kv_cache_acquire(cache);
+    ASSERT(sequence != NULL);
+    TRY(kv_cache_reserve(cache, sequence, 1023, error));
+    for (int32_t i = 0; i < 1023; i++) {
+        kv_cache_append(cache, sequence, i, i);
+    }
+    sequence->computed = 1023;
+    memset(sequence->state, 1, cache->layout.state_bytes);
+    for (int32_t i = 0; i < 2 * ROUNDS; i++) {
+        struct kv_snapshot about = {.kind = kind, .expected_ms = INT64_MAX, .node = (uint64_t)i};
+        if (sweep != NULL) {
+            memset(sweep, i, SWEEP);
+        }
+        double start = now_us();
+        uint64_t id = kv_window_capture(pool, sequence, &about, i);
+        double captured = now_us();
+        if (sweep != NULL) {
+            memset(sweep, i, SWEEP);
+        }
+        double again = now_us();
+        bool is_there = kv_window_restore(pool, id, kind, sequence, i);
+        restore[i % ROUNDS] = now_us() - again;
+        ASSERT(is_there);
+        (i < ROUNDS ? first : capture)[i % ROUNDS] = captured - start;
+    }
+    kv_window_destroy(pool);
+    kv_cache_release(cache, sequence);
+    bool is_full = kind == KV_SNAPSHOT_FULL;
+    printf("%s snapshot, %s:", is_full ? "   full" : "encoder", sweep == NULL ? "warm" : "cold");
+    print_times("first capture", first);
+    print_times("capture", capture);
+    print_times("restore", restore);
+    printf("\n");
+    return OK;
+}
+
 /* Dimensions of the release that the layout reads. */
 static void fill_config(struct model_config *config) {
     static const int32_t sources[] = {2, 8, 14, 20};
@@ -123,6 +177,10 @@ static result run(struct error *error) {
         if (is_ok(done)) {
             done = time_forks(&cache, lengths[i], sweep, error);
         }
+    }
+    for (int32_t i = 0; is_ok(done) && i < 4; i++) {
+        enum kv_snapshot_kind kind = i < 2 ? KV_SNAPSHOT_FULL : KV_SNAPSHOT_ENCODER;
+        done = time_snapshots(&cache, kind, i % 2 == 0 ? NULL : sweep, error);
     }
     kv_cache_deinit(&cache);
     backend_close(backend);
