@@ -35,7 +35,8 @@ struct agent {
     char detail[AGENT_DETAIL_BYTES];
     bool turn_is_open;
 
-    int32_t turns;
+    int32_t turns;        /* with those before */
+    int32_t turns_before; /* of a session that goes on */
     int64_t tokens_sampled;
     int32_t context_tokens;
     int32_t append_tokens;
@@ -129,9 +130,38 @@ append_message(struct agent *agent, const struct chat_message *message, struct e
     return OK;
 }
 
+/* A conversation that goes on. */
 static result
-agent_fill(struct agent *agent, const struct agent_options *options, struct error *error) {
-    TRY(chat_conversation_create(&agent->conversation, error));
+fill_again(struct agent *agent, const struct agent_options *options, struct error *error) {
+    const struct agent_resume *resume = options->resume;
+    ASSERT(resume->message_count > 0 && resume->messages[0].role == CHAT_SYSTEM);
+    ASSERT(resume->context_messages <= resume->message_count);
+    for (size_t i = 0; i < resume->message_count; i++) {
+        struct chat_message message = resume->messages[i];
+        if (i == 0) {
+            message.tools = options->tools;
+            message.tool_count = options->tool_count;
+        }
+        TRY(append_message(agent, &message, error));
+    }
+    agent->turns = resume->turns;
+    agent->turns_before = resume->turns;
+    agent->turns_max += resume->turns;
+    agent->context_tokens = resume->context_tokens;
+    agent->context_messages = resume->context_messages;
+    agent->end_is_missing = resume->end_is_missing;
+    agent->calls_total = resume->calls_total;
+    if (resume->has_calls) {
+        agent->turn_message = resume->turn_message;
+        agent->call_count = resume->messages[resume->turn_message].call_count;
+        agent->call_index = resume->next_call;
+        ASSERT(agent->call_index < agent->call_count);
+    }
+    return OK;
+}
+
+static result
+fill_new(struct agent *agent, const struct agent_options *options, struct error *error) {
     const struct chat_message system = {
         .role = CHAT_SYSTEM,
         .content = options->system,
@@ -140,7 +170,14 @@ agent_fill(struct agent *agent, const struct agent_options *options, struct erro
     };
     const struct chat_message user = {.role = CHAT_USER, .content = options->task};
     TRY(append_message(agent, &system, error));
-    TRY(append_message(agent, &user, error));
+    return append_message(agent, &user, error);
+}
+
+static result
+agent_fill(struct agent *agent, const struct agent_options *options, struct error *error) {
+    TRY(chat_conversation_create(&agent->conversation, error));
+    TRY(options->resume != NULL ? fill_again(agent, options, error)
+                                : fill_new(agent, options, error));
     agent->tool_count = options->tool_count;
     agent->tool_names = calloc(options->tool_count + 1, sizeof *agent->tool_names);
     if (agent->tool_names == NULL) {
@@ -228,7 +265,7 @@ static void go_to_end(struct agent *agent, struct agent_effects *effects) {
 
 static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
     if (agent->stop == AGENT_GOES_ON && agent->turns >= agent->turns_max) {
-        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max);
+        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max - agent->turns_before);
     }
     if (agent->stop != AGENT_GOES_ON) {
         go_to_end(agent, effects);
@@ -288,6 +325,10 @@ static void go_to_call(struct agent *agent, struct agent_effects *effects) {
         go_to_end(agent, effects);
         return;
     }
+    if (agent->call_index == agent->call_count && !agent->turn_is_open) {
+        go_to_turn(agent, effects); /* the calls were of a turn before the resume */
+        return;
+    }
     if (agent->call_index == agent->call_count) {
         agent->state = AGENT_STATE_TURN_END;
         effect_add(effects, AGENT_RECORD_TURN_END);
@@ -335,24 +376,36 @@ take_output(struct agent *agent, const struct agent_event *event, struct agent_e
     effect_add(effects, AGENT_RECORD_OUTPUT);
 }
 
+#define NOTHING_SAID "the turn holds no text and no call"
+
+bool agent_problem_is_serious(enum chat_problem problem) {
+    return problem == CHAT_PROBLEM_THINKING_UNCLOSED || problem == CHAT_PROBLEM_CALL_IN_THINKING ||
+           problem == CHAT_PROBLEM_BLOCK_UNCLOSED || problem == CHAT_PROBLEM_CALL_UNCLOSED ||
+           problem == CHAT_PROBLEM_CALL_SYNTAX || problem == CHAT_PROBLEM_LIMIT;
+}
+
+void agent_malformed_text(const char *problem, char *out, size_t bytes) {
+    int length = snprintf(
+        out,
+        bytes,
+        "Your last turn could not be read: %s. Call a tool, or answer in plain text.",
+        problem[0] != '\0' ? problem : NOTHING_SAID
+    );
+    ASSERT(length > 0 && (size_t)length < bytes);
+}
+
 /* A turn that holds nothing usable: the model is told what was wrong and may try again, a few
  * times. */
 static void answer_malformed(struct agent *agent, struct agent_effects *effects) {
     agent->malformed_in_row++;
-    const char *why = agent->problem[0] ? agent->problem : "the turn holds no text and no call";
+    const char *why = agent->problem[0] ? agent->problem : NOTHING_SAID;
     if (agent->malformed_in_row >= AGENT_MALFORMED_MAX) {
         stop_set(agent, AGENT_STOP_GARBAGE, "%d turns in a row: %s", agent->malformed_in_row, why);
         go_to_end(agent, effects);
         return;
     }
     char text[AGENT_DETAIL_BYTES + 120];
-    int length = snprintf(
-        text,
-        sizeof text,
-        "Your last turn could not be read: %s. Call a tool, or answer in plain text.",
-        why
-    );
-    ASSERT(length > 0);
+    agent_malformed_text(agent->problem, text, sizeof text);
     const struct chat_message message = {.role = CHAT_USER, .content = view_of_text(text)};
     struct error error = {0};
     if (is_failed(append_message(agent, &message, &error))) {
@@ -393,7 +446,7 @@ static void decide_after_output(struct agent *agent, struct agent_effects *effec
         stop_set(agent, AGENT_STOP_ANSWER, "%s", "");
     } else if (agent->turns >= agent->turns_max) {
         /* Nobody would read the results. */
-        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max);
+        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max - agent->turns_before);
     } else if (agent->calls_total + agent->call_count > AGENT_CALLS_MAX) {
         stop_set(agent, AGENT_STOP_REPEAT, "more than %d calls", AGENT_CALLS_MAX);
     }
@@ -515,7 +568,9 @@ static void start(struct agent *agent, int64_t now_ms, struct agent_effects *eff
 
 static void
 recorded(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
-    if (agent->state == AGENT_STATE_BEGIN) {
+    if (agent->state == AGENT_STATE_BEGIN && agent->call_index < agent->call_count) {
+        go_to_call(agent, effects);
+    } else if (agent->state == AGENT_STATE_BEGIN) {
         go_to_turn(agent, effects);
     } else if (agent->state == AGENT_STATE_TURN) {
         agent->append_tokens = event->append_tokens;
@@ -649,6 +704,10 @@ const char *agent_stop_detail(const struct agent *agent) {
 
 int32_t agent_turns(const struct agent *agent) {
     return agent->turns;
+}
+
+int32_t agent_turns_before(const struct agent *agent) {
+    return agent->turns_before;
 }
 
 int32_t agent_turns_max(const struct agent *agent) {

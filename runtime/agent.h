@@ -52,6 +52,20 @@ const char *agent_stop_text(enum agent_stop stop); /* a few words for people */
 /* Exit status of the program: 0 done, 1 task failed, 3 refused, 4 budget, 5 data, 6 engine, 130. */
 int agent_stop_exit_status(enum agent_stop stop);
 
+/* A conversation that goes on instead of a new one. */
+struct agent_resume {
+    const struct chat_message *messages; /* [message_count], the system's first */
+    size_t message_count;
+    size_t context_messages; /* of these, the context holds that many */
+    bool end_is_missing;     /* the context ends in a turn of the model without end of sequence */
+    int32_t context_tokens;
+    int32_t turns; /* before */
+    /* Calls [next_call, all) of message turn_message run before the next turn. */
+    bool has_calls;
+    size_t turn_message, next_call;
+    size_t calls_total; /* in all messages */
+};
+
 struct agent_options {
     struct view system;            /* system text */
     struct view task;              /* what the user asks */
@@ -63,6 +77,7 @@ struct agent_options {
     int64_t tokens_max;      /* sampled tokens of the run; 0: none */
     int64_t time_ms_max;     /* from the start event; 0: none */
     int32_t context_max;     /* tokens of the context; > 0 */
+    const struct agent_resume *resume; /* null: a new conversation of `system` and `task` */
 };
 
 enum agent_event_type {
@@ -133,6 +148,11 @@ agent_create(struct agent **out, const struct agent_options *options, struct err
 void agent_destroy(struct agent *agent); /* accepts null */
 void agent_cleanup(struct agent **agent);
 
+/* Whether a problem means that something the model wanted to say was lost. */
+bool agent_problem_is_serious(enum chat_problem problem);
+/* What the model is told of a turn that cannot be read; `problem` may be empty. */
+void agent_malformed_text(const char *problem, char *out, size_t bytes);
+
 /* Takes one event; *effects is overwritten. Events that do not fit the state (a late time, a
  * second interrupt) give no effects. */
 void agent_handle(
@@ -146,7 +166,8 @@ const struct chat_call *agent_call(const struct agent *agent, size_t index);
 enum agent_stop agent_stop(const struct agent *agent);
 /* Numbers or the error behind the stop, one line; "" when the name says it all. */
 const char *agent_stop_detail(const struct agent *agent);
-int32_t agent_turns(const struct agent *agent);
+int32_t agent_turns(const struct agent *agent); /* with those before a resume */
+int32_t agent_turns_before(const struct agent *agent);
 int32_t agent_turns_max(const struct agent *agent);
 int64_t agent_tokens_sampled(const struct agent *agent);
 int32_t agent_context_tokens(const struct agent *agent);

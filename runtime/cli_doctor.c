@@ -241,6 +241,7 @@ static void look_at_state(struct doctor *doctor) {
         .mode = SESSION_READ_ONLY,
         .program = "hearth doctor",
         .clock = clock_real(),
+        .accepts_older = true,
     };
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
     looked = session_store_open(&store, &options, &error);
@@ -272,9 +273,12 @@ static void look_at_state(struct doctor *doctor) {
             "state",
             FINDING_GOOD,
             "",
-            "%.600s: %s",
+            "%.600s: %s%s",
             path,
-            store == NULL ? "nothing recorded yet" : "database sound (integrity and keys checked)"
+            store == NULL ? "nothing recorded yet" : "database sound (integrity and keys checked)",
+            store != NULL && session_store_is_older(store)
+                ? "; of an older version, the next run brings it up"
+                : ""
         );
     }
 }

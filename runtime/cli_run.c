@@ -8,6 +8,8 @@
 #include "loop.h"
 #include "output.h"
 #include "paths.h"
+#include "resume.h"
+#include "run_settings.h"
 
 #include "base/log.h"
 #include "sandbox/sandbox.h"
@@ -20,12 +22,12 @@
 #define SYSTEM_TEXT                                                                                \
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
     "asks."
-#define TASK_BYTES_MAX  ((size_t)1 << 20)
-#define FILES_MIN       128
-#define CACHE_HOURS_MAX 87600 /* ten years */
-#define POOL_THREADS    6     /* of libuv (4), the engine and the sandbox */
+#define TASK_BYTES_MAX ((size_t)1 << 20)
+#define FILES_MIN      128
+#define POOL_THREADS   6 /* of libuv (4), the engine and the sandbox */
 
 static const struct cli_option run_options_table[] = {
+    {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
     {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
     {"model", 0, "DIR", "model in the official layout (default: the bundled one)"},
     {"effort", 0, "N", "1 to 100, low, high, max, off (default: the model's agent.json, else 75)"},
@@ -48,32 +50,11 @@ static const struct cli_option run_options_table[] = {
     {"json", 0, NULL, "write one JSON object a line instead of text"},
 };
 
-/* The KV store, from the command line; 0: the engine's default. */
-struct cache_settings {
-    bool is_off;
-    uint64_t disk_bytes, write_bytes_hour, memory_bytes, snapshot_bytes;
-    int64_t hours;
-};
-
-struct run_settings {
-    const struct cli_arguments *arguments;
-    struct buffer task;
-    struct buffer workspace, state, model, snapshots, state_option;
-    struct buffer cache_directory; /* of the disk tier */
-    struct cache_settings cache;
-    struct model_settings model_settings;
-    uint32_t tools;
-    int32_t effort;
-    int64_t time_ms_max, tokens_max, turns_max, context_max, threads;
-    bool has_seed;
-    uint64_t seed;
-    double temperature, top_p; /* negative: the model's default */
-    enum window_mode window;
-};
-
 /* What is open during a run, closed in reverse order. */
 struct run_host {
     struct session_store *store;
+    struct session_tree *record; /* of the session that goes on, null: a new one */
+    struct resume resume;
     struct workspace *workspace;
     struct loop *loop;
     struct output *output;
@@ -94,150 +75,6 @@ struct probe_job {
     pthread_t thread;
     bool is_started;
 };
-
-/* ---- settings ------------------------------------------------------------------------------- */
-
-static void settings_deinit(struct run_settings *settings) {
-    buffer_deinit(&settings->task);
-    buffer_deinit(&settings->workspace);
-    buffer_deinit(&settings->state);
-    buffer_deinit(&settings->model);
-    buffer_deinit(&settings->snapshots);
-    buffer_deinit(&settings->state_option);
-    buffer_deinit(&settings->cache_directory);
-}
-
-static bool settings_cache(struct run_settings *settings) {
-    const struct cli_arguments *arguments = settings->arguments;
-    struct cache_settings *cache = &settings->cache;
-    const char *disk = cli_value(arguments, "cache");
-    cache->is_off = disk != NULL && strcmp(disk, "off") == 0;
-    if (disk != NULL && !cache->is_off && !size_parse(view_of_text(disk), &cache->disk_bytes)) {
-        (void)cli_usage(
-            arguments, "--cache wants a size such as 512M or 16G, or off, not '%.60s'", disk
-        );
-        return false;
-    }
-    if (!cli_i64(arguments, "cache-hours", 1, CACHE_HOURS_MAX, &cache->hours) ||
-        !cli_size(arguments, "cache-writes", &cache->write_bytes_hour) ||
-        !cli_size(arguments, "cache-memory", &cache->memory_bytes) ||
-        !cli_size(arguments, "snapshots", &cache->snapshot_bytes)) {
-        return false;
-    }
-    if (cache->is_off && (cache->hours > 0 || cache->write_bytes_hour > 0)) {
-        (void)cli_usage(arguments, "--cache off leaves nothing for --cache-hours, --cache-writes");
-        return false;
-    }
-    return true;
-}
-
-static int settings_numbers(struct run_settings *settings) {
-    const struct cli_arguments *arguments = settings->arguments;
-    struct error error = {0};
-    const char *effort = cli_value(arguments, "effort");
-    const char *window = cli_value(arguments, "window");
-    const char *tools = cli_value(arguments, "tools");
-    settings->temperature = -1.0;
-    settings->top_p = -1.0;
-    settings->tools = TOOL_SET_DEFAULT;
-    settings->has_seed = cli_has(arguments, "seed");
-    if (!cli_double(arguments, "temperature", 0.0, 100.0, &settings->temperature) ||
-        !cli_double(arguments, "top-p", 1e-6, 1.0, &settings->top_p) ||
-        !cli_u64(arguments, "seed", &settings->seed) ||
-        !cli_duration(arguments, "max-time", &settings->time_ms_max) ||
-        !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
-        !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
-        !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
-        !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
-        return STATUS_USAGE;
-    }
-    if (effort != NULL &&
-        is_failed(chat_effort_parse(&settings->effort, view_of_text(effort), &error))) {
-        return cli_usage(arguments, "--effort: %s", error.message);
-    }
-    if (tools != NULL && is_failed(tool_set_parse(view_of_text(tools), &settings->tools, &error))) {
-        return cli_usage(arguments, "--tools: %s", error.message);
-    }
-    if (window != NULL && strcmp(window, "replay") == 0) {
-        settings->window = WINDOW_REPLAY;
-    } else if (window != NULL && strcmp(window, "exact") != 0) {
-        return cli_usage(arguments, "--window wants exact or replay, not '%.60s'", window);
-    }
-    return STATUS_DONE;
-}
-
-static int settings_task(struct run_settings *settings) {
-    const struct cli_arguments *arguments = settings->arguments;
-    struct error error = {0};
-    const char *word = arguments->word_count > 0 ? arguments->words[0] : NULL;
-    if (word == NULL && isatty(STDIN_FILENO) == 1) {
-        return cli_usage(
-            arguments, "there is no task: give it as an argument or on standard input"
-        );
-    }
-    result read = cli_input(word, false, &settings->task, &error);
-    if (is_failed(read)) {
-        return cli_fail_error(read, &error);
-    }
-    struct buffer *task = &settings->task;
-    while (task->length > 0 && strchr("\n\r\t ", task->data[task->length - 1]) != NULL) {
-        task->length--;
-    }
-    if (task->length == 0) {
-        return cli_usage(arguments, "the task is empty");
-    }
-    if (task->length > TASK_BYTES_MAX) {
-        return cli_fail(
-            STATUS_DATA,
-            "the task has %zu bytes, at most %zu are taken",
-            task->length,
-            TASK_BYTES_MAX
-        );
-    }
-    if (!utf8_is_valid(buffer_view(task))) {
-        return cli_fail(STATUS_DATA, "the task is not UTF-8 text");
-    }
-    return STATUS_DONE;
-}
-
-static result settings_find(struct run_settings *settings, struct error *error) {
-    const char *state = cli_value(settings->arguments, "state");
-    TRY(model_directory(cli_value(settings->arguments, "model"), &settings->model, error));
-    TRY(model_settings_load(buffer_text(&settings->model), &settings->model_settings, error));
-    TRY(path_state(state, true, &settings->state, error));
-    TRY(path_snapshots(
-        buffer_text(&settings->state),
-        buffer_text(&settings->workspace),
-        &settings->snapshots,
-        error
-    ));
-    TRY(path_cache(buffer_text(&settings->state), &settings->cache_directory, error));
-    buffer_init(&settings->state_option, 8192);
-    return state == NULL
-               ? OK
-               : buffer_append_format(&settings->state_option, error, " --state %s", state);
-}
-
-static int settings_places(struct run_settings *settings) {
-    const struct cli_arguments *arguments = settings->arguments;
-    const char *directory = cli_value(arguments, "directory");
-    struct error error = {0};
-    if (is_failed(path_directory(directory != NULL ? directory : ".", &settings->workspace, &error)
-        )) {
-        return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
-    }
-    result found = settings_find(settings, &error);
-    if (is_failed(found)) {
-        return cli_fail_error(found, &error);
-    }
-    if (!cli_has(arguments, "effort")) {
-        settings->effort = settings->model_settings.effort;
-    }
-    if (settings->turns_max == 0) {
-        settings->turns_max = settings->model_settings.turns_max;
-    }
-    return STATUS_DONE;
-}
 
 /* ---- sandbox -------------------------------------------------------------------------------- */
 
@@ -297,18 +134,130 @@ static void host_close(struct run_host *host) {
     if (host->workspace != NULL) {
         workspace_close(host->workspace);
     }
+    resume_deinit(&host->resume);
+    session_tree_destroy(host->record);
     session_store_close(host->store);
+}
+
+static result open_store(
+    struct run_host *host,
+    const struct run_settings *settings,
+    enum session_mode mode,
+    struct error *error
+) {
+    const struct session_store_options options = {
+        .state_dir = buffer_text(&settings->state),
+        .mode = mode,
+        .program = "hearth run",
+        .clock = clock_real(),
+    };
+    return session_store_open(&host->store, &options, error);
+}
+
+/* The record of the session that is to go on. A state directory without sessions stays as it is. */
+static result
+load_record(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    result looked = open_store(host, settings, SESSION_READ_ONLY, error);
+    if (is_failed(looked) && looked.code != RESULT_UNSUPPORTED) { /* an old schema is brought up */
+        return looked;
+    }
+    session_store_cleanup(&host->store);
+    TRY(open_store(host, settings, SESSION_READ_WRITE, error));
+    const struct session_load_options everything = {.with_tokens = true};
+    struct session_id id;
+    struct view name = view_of_text(cli_value(settings->arguments, "resume"));
+    TRY(session_resolve(host->store, name, &id, error));
+    return session_load(host->store, &id, &everything, &host->record, error);
+}
+
+static int open_record(struct run_host *host, struct run_settings *settings) {
+    struct error error = {0};
+    result loaded = load_record(host, settings, &error);
+    if (loaded.code == RESULT_INVALID_INPUT) {
+        return cli_usage(settings->arguments, "--resume: %s", error.message);
+    }
+    if (is_failed(loaded)) {
+        return cli_fail_error(loaded, &error);
+    }
+    settings->record = host->record;
+    return STATUS_DONE;
+}
+
+static int say_nothing_is_left(const struct session_tree *record) {
+    (void)cli_fail(
+        STATUS_DONE,
+        "session %s ended with an answer: nothing is left to do; name a new task to go on",
+        record->session.id.text
+    );
+    return STATUS_DONE;
+}
+
+/* Another model cannot go on with the ids of this one. Another backend or numerics can, with other
+ * bits, and finds nothing in the cache. */
+static int check_record(struct run_host *host, const struct engine_info *info) {
+    const struct session_tree *record = host->record;
+    const struct session_begin *begin = &record->session.begin;
+    const struct session_cache_facts *last = NULL;
+    for (size_t i = 0; record->agent_count > 0 && i < record->agents[0].turn_count; i++) {
+        const struct session_turn *turn = &record->agents[0].turns[i];
+        last = turn->is_finished && turn->end.cache.lineage.length > 0 ? &turn->end.cache : last;
+    }
+    if (!view_equals_text(begin->model_digest, info->model_digest)) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "session %s was recorded with another model: digest %.16s, this one has %.16s (%.200s)",
+            record->session.id.text,
+            begin->model_digest.length >= 16 ? (const char *)begin->model_digest.data : "unknown",
+            info->model_digest,
+            info->model_name
+        );
+    }
+    char numerics[16];
+    int length = snprintf(numerics, sizeof numerics, "%" PRIu32, info->numerics);
+    ASSERT(length > 0);
+    if (last == NULL) {
+        return STATUS_DONE;
+    }
+    size_t word = strcspn(info->backend, " ");
+    bool is_same_backend = view_starts_with(last->backend, view_of(info->backend, word)) &&
+                           (last->backend.length == word || last->backend.data[word] == ' ');
+    host->resume.miss = !view_equals_text(last->numerics_version, numerics)    ? "other_numerics"
+                        : !is_same_backend                                     ? "other_backend"
+                        : !view_equals_text(last->lineage, info->root_lineage) ? "other_lineage"
+                                                                               : NULL;
+    return STATUS_DONE;
+}
+
+/* After the engine is open: the context and what is left to do. */
+static int open_resume(struct run_host *host, const struct run_settings *settings) {
+    struct engine_info info;
+    engine_get_info(host->engine, &info);
+    int status = check_record(host, &info);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    const struct resume_options options = {
+        .tokenizer = engine_tokenizer(host->engine),
+        .vocabulary = info.vocabulary,
+        .end_id = chat_encoder_end_id(host->encoder),
+        .system = view_of_text(SYSTEM_TEXT),
+        .task = buffer_view(&settings->task),
+    };
+    const char *miss = host->resume.miss;
+    struct error error = {0};
+    result made = resume_make(host->record, &options, &host->resume, &error);
+    if (is_failed(made)) {
+        return cli_fail_error(made, &error);
+    }
+    host->resume.miss = miss;
+    return STATUS_DONE;
 }
 
 static result
 host_open_store(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    const struct session_store_options options = {
-        .state_dir = buffer_text(&settings->state),
-        .mode = SESSION_READ_WRITE,
-        .program = "hearth run",
-        .clock = clock_real(),
-    };
-    TRY(session_store_open(&host->store, &options, error));
+    if (host->store == NULL) {
+        TRY(open_store(host, settings, SESSION_READ_WRITE, error));
+    }
     CLEANUP(buffer_deinit) struct buffer made = {0};
     TRY(path_state(buffer_text(&settings->snapshots), true, &made, error)); /* its parents */
     TRY_NOTE(
@@ -384,7 +333,7 @@ host_open_tools(struct run_host *host, const struct run_settings *settings, stru
         .clock = clock_real(),
     };
     TRY(tool_context_create(&host->tools, &options, error));
-    return tool_declarations_make(settings->tools, &host->declarations, error);
+    return tool_declarations_make(settings->declared_tools, &host->declarations, error);
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -455,6 +404,28 @@ static result run_agent(
         .time_ms_max = settings->time_ms_max,
         .context_max = options.engine_info.context_max,
     };
+    const struct resume *resume = &host->resume;
+    const struct agent_resume again = {
+        .messages =
+            resume->conversation == NULL ? NULL : chat_conversation_messages(resume->conversation),
+        .message_count =
+            resume->conversation == NULL ? 0 : chat_conversation_count(resume->conversation),
+        .context_messages = resume->context_messages,
+        .end_is_missing = resume->end_is_missing,
+        .context_tokens = narrow_i32((int64_t)resume->ids.count),
+        .turns = resume->turns,
+        .has_calls = resume->has_calls,
+        .turn_message = resume->turn_message,
+        .next_call = resume->next_call,
+        .calls_total = resume->calls_total,
+    };
+    if (host->record != NULL) {
+        options.resume = resume;
+        options.agent.resume = &again;
+        if (settings->task.length == 0) {
+            options.agent.task = host->record->session.begin.task;
+        }
+    }
     char numerics[16];
     int length = snprintf(numerics, sizeof numerics, "%" PRIu32, options.engine_info.numerics);
     ASSERT(length > 0);
@@ -466,6 +437,7 @@ static result run_agent(
         .backend = view_of_text(options.engine_info.backend),
         .numerics_version = view_of_text(numerics),
         .program_version = view_of_text(HEARTH_VERSION),
+        .window_mode = view_of_text(settings->window == WINDOW_EXACT ? "exact" : "replay"),
         .sampler =
             {.seed = options.sampling.seed,
              .temperature = options.sampling.temperature,
@@ -566,6 +538,12 @@ static int run_opened(struct run_host *host, const struct run_settings *settings
     if (is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
+    if (host->record != NULL) {
+        status = open_resume(host, settings);
+        if (status != STATUS_DONE || host->resume.is_done) {
+            return status != STATUS_DONE ? status : say_nothing_is_left(host->record);
+        }
+    }
     result opened = host_open_tools(host, settings, &error);
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
@@ -587,23 +565,35 @@ static int run_opened(struct run_host *host, const struct run_settings *settings
     return outcome.exit_status;
 }
 
-static int run(const struct cli_arguments *arguments) {
-    CLEANUP(settings_deinit) struct run_settings settings = {.arguments = arguments};
-    int status = settings_numbers(&settings);
+/* Everything that is known before something is opened, but the record of a session that goes on. */
+static int run_prepare(struct run_host *host, struct run_settings *settings) {
+    int status = settings_numbers(settings);
     if (status == STATUS_DONE) {
-        status = settings_task(&settings);
+        status = settings_task(settings);
     }
     if (status == STATUS_DONE) {
         status = check_limits();
     }
     if (status == STATUS_DONE) {
-        status = settings_places(&settings);
+        status = settings_state(settings);
     }
-    if (status != STATUS_DONE) {
-        return status;
+    if (status == STATUS_DONE && cli_has(settings->arguments, "resume")) {
+        status = open_record(host, settings);
     }
+    return status == STATUS_DONE ? settings_places(settings) : status;
+}
+
+static int run(const struct cli_arguments *arguments) {
+    CLEANUP(settings_deinit) struct run_settings settings = {.arguments = arguments};
     struct run_host host = {0};
-    status = run_opened(&host, &settings);
+    int status = run_prepare(&host, &settings);
+    const struct session_tree *record = host.record;
+    if (status == STATUS_DONE && record != NULL && record->session.status == SESSION_DONE &&
+        settings.task.length == 0) {
+        status = say_nothing_is_left(record);
+    } else if (status == STATUS_DONE) {
+        status = run_opened(&host, &settings);
+    }
     host_close(&host);
     return status;
 }
@@ -615,6 +605,10 @@ const struct cli_command command_run = {
     .text =
         "The task is the argument, or standard input. The agent reads, edits and runs commands\n"
         "in the workspace, confined to it. Every step is recorded in the state directory.\n"
+        "With --resume a recorded session goes on in its workspace, from the exact tokens of its\n"
+        "context; the task, if there is one, is a new message. Refused: another model, a "
+        "workspace\n"
+        "that is gone, a state directory in use (3); unknown or damaged sessions (5).\n"
         "Ctrl-C stops and keeps everything, a second one ends the program at once.\n"
         "Exit status: 0 done, 1 task failed, 2 usage, 3 refused, 4 budget spent, 5 bad model or\n"
         "file data, 6 engine fault, 130 interrupted.\n",

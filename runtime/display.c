@@ -401,6 +401,15 @@ static void put_session(struct display *display, const struct run_event *event) 
         display, STYLE_DIM, "# model %.*s, %s", VIEW_ARGUMENTS(event->model), event->engine->backend
     );
     put_format(display, STYLE_DIM, "# workspace %.*s", VIEW_ARGUMENTS(event->workspace));
+    if (event->is_resumed) {
+        put_format(
+            display,
+            STYLE_DIM,
+            "# goes on after turn %d with %d recorded tokens",
+            event->status->turns_before,
+            event->context_tokens
+        );
+    }
     put_harmless_excerpt(display, STYLE_TEXT, "task: ", event->task);
 }
 
@@ -451,6 +460,7 @@ static void put_changes(struct display *display, const struct workspace_differen
 
 static void put_finished(struct display *display, const struct run_event *event) {
     const struct run_status *status = event->status;
+    int32_t turns = status->turn - status->turns_before;
     bool has_detail = event->detail[0] != '\0';
     put_format(
         display,
@@ -465,8 +475,8 @@ static void put_finished(struct display *display, const struct run_event *event)
         display,
         STYLE_TEXT,
         "%d turn%s, %" PRId64 " tokens written",
-        status->turn,
-        status->turn == 1 ? "" : "s",
+        turns,
+        turns == 1 ? "" : "s",
         status->tokens_sampled
     );
     /* What is reused depends on what earlier runs left in the cache. */
@@ -494,6 +504,83 @@ static void put_finished(struct display *display, const struct run_event *event)
             event->state_option
         );
     }
+    if (event->session_id[0] != '\0' && event->exit_status != 0) {
+        put_format(
+            display,
+            STYLE_DIM,
+            "# go on: hearth run --resume %s%s",
+            event->session_id,
+            event->state_option
+        );
+    }
+}
+
+/* 5,321 */
+static const char *grouped(int32_t number, char out[16]) {
+    char digits[16];
+    int length = snprintf(digits, sizeof digits, "%d", number);
+    ASSERT(length > 0 && number >= 0);
+    size_t at = 0;
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0) {
+            out[at++] = ',';
+        }
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+
+/* What the first generation of a resumed session did not have to evaluate, and why not more. */
+static void put_resumed(struct display *display, const struct generation_facts *facts) {
+    char numbers[7][16];
+    char disk[48] = "";
+    char host[48] = "";
+    char rebuilt[64] = "";
+    char miss[96] = "";
+    int length = 0;
+    if (facts->restored_disk > 0) {
+        length = snprintf(
+            disk, sizeof disk, "%s restored from disk, ", grouped(facts->restored_disk, numbers[0])
+        );
+    }
+    if (facts->restored_host > 0) {
+        length = snprintf(
+            host, sizeof host, "%s from host memory, ", grouped(facts->restored_host, numbers[1])
+        );
+    }
+    if (facts->rebuilt > 0) {
+        length = snprintf(
+            rebuilt,
+            sizeof rebuilt,
+            ", windows rebuilt from %s",
+            grouped(facts->rebuilt_from, numbers[2])
+        );
+    }
+    if (facts->miss != NULL && strcmp(facts->miss, "none") != 0) {
+        length = snprintf(
+            miss,
+            sizeof miss,
+            "; missed at token %s: %s",
+            grouped(facts->miss_token, numbers[3]),
+            facts->miss
+        );
+    }
+    ASSERT(length >= 0);
+    for (char *at = miss; *at != '\0'; at++) {
+        *at = *at == '_' ? ' ' : *at;
+    }
+    put_format(
+        display,
+        STYLE_DIM,
+        "# resumed: %s tokens of context, %s%s%s evaluated%s%s",
+        grouped(facts->prompt_tokens, numbers[4]),
+        disk,
+        host,
+        grouped(facts->evaluated, numbers[5]),
+        rebuilt,
+        miss
+    );
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -518,6 +605,8 @@ static void put_event(struct display *display, const struct run_event *event) {
         put_changes(display, event->difference);
     } else if (event->type == RUN_NOTE) {
         put_format(display, STYLE_DIM, "# %.*s", VIEW_ARGUMENTS(event->text));
+    } else if (event->type == RUN_RESUMED) {
+        put_resumed(display, event->facts);
     } else if (event->type == RUN_WARNING) {
         put_format(display, STYLE_BAD, "# warning: %.*s", VIEW_ARGUMENTS(event->text));
     } else if (event->type == RUN_FINISHED) {

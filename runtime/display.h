@@ -22,6 +22,7 @@ enum run_event_type {
     RUN_CONTENT,     /* text */
     RUN_PROBLEM,     /* something in the model's output was skipped: problem, text */
     RUN_USAGE,       /* facts of a generation */
+    RUN_RESUMED,     /* what the first one of a resumed session reused: facts, context_tokens */
     RUN_TOOL_CALL,   /* call */
     RUN_TOOL_RESULT, /* call, tool */
     RUN_CHANGES,     /* difference of the workspace between begin and end */
@@ -38,6 +39,7 @@ struct run_status {
     double tokens_per_second; /* of the present or the last generation; 0: not known */
     int64_t time_left_ms;     /* -1: no budget */
     int32_t turn, turns_max;
+    int32_t turns_before;                /* of these, before the session was resumed */
     int32_t prefill_done, prefill_total; /* while a prompt is evaluated, else 0 */
     const char *activity;                /* "thinking", "shell", ... */
 };
@@ -55,6 +57,8 @@ struct run_event {
     int32_t effort;
     const char *window;
     int64_t time_ms_max, tokens_max;
+    bool is_resumed;
+    int32_t context_tokens; /* recorded ones, also of RESUMED */
 
     enum chat_problem problem; /* PROBLEM */
 

@@ -36,6 +36,10 @@ static void write_session(struct json_writer *writer, const struct run_event *ev
     write_finite(writer, "turns_max", event->status->turns_max);
     write_finite(writer, "tokens_max", event->tokens_max);
     write_finite(writer, "time_ms_max", event->time_ms_max);
+    if (event->is_resumed) {
+        write_finite(writer, "turns_before", event->status->turns_before);
+        write_finite(writer, "context", event->context_tokens);
+    }
     json_write_key(writer, "tools");
     json_write_raw(writer, event->tools);
 }
@@ -75,6 +79,19 @@ static void write_usage(struct json_writer *writer, const struct run_event *even
     write_text(writer, "ended", finish_reason_name(event->reason));
     write_finite(writer, "context", event->status->context_tokens);
     write_finite(writer, "context_max", event->status->context_max);
+}
+
+static void write_resumed(struct json_writer *writer, const struct run_event *event) {
+    const struct generation_facts *facts = event->facts;
+    write_finite(writer, "context", event->context_tokens);
+    write_finite(writer, "prompt", facts->prompt_tokens);
+    write_finite(writer, "reused", facts->reused);
+    write_finite(writer, "restored_host", facts->restored_host);
+    write_finite(writer, "restored_disk", facts->restored_disk);
+    write_finite(writer, "evaluated", facts->evaluated);
+    write_finite(writer, "rebuilt", facts->rebuilt);
+    write_text(writer, "miss", facts->miss != NULL ? facts->miss : "none");
+    write_finite(writer, "miss_token", facts->miss_token);
 }
 
 static void write_call(struct json_writer *writer, const struct run_event *event) {
@@ -149,7 +166,7 @@ static void write_finished(struct json_writer *writer, const struct run_event *e
     write_text(writer, "verdict", event->stop_text);
     write_text(writer, "detail", event->detail);
     write_finite(writer, "exit_status", event->exit_status);
-    write_finite(writer, "turns", status->turn);
+    write_finite(writer, "turns", status->turn - status->turns_before);
     write_finite(writer, "sampled", status->tokens_sampled);
     write_finite(writer, "prompt", status->prompt_tokens);
     write_finite(writer, "reused", status->reused_tokens);
@@ -166,6 +183,7 @@ static const char *event_name(enum run_event_type type) {
         [RUN_CONTENT] = "content",
         [RUN_PROBLEM] = "problem",
         [RUN_USAGE] = "usage",
+        [RUN_RESUMED] = "resumed",
         [RUN_TOOL_CALL] = "tool_call",
         [RUN_TOOL_RESULT] = "tool_result",
         [RUN_CHANGES] = "changes",
@@ -181,6 +199,8 @@ static void write_body(struct json_writer *writer, const struct run_event *event
         write_session(writer, event);
     } else if (event->type == RUN_USAGE) {
         write_usage(writer, event);
+    } else if (event->type == RUN_RESUMED) {
+        write_resumed(writer, event);
     } else if (event->type == RUN_TOOL_CALL) {
         write_call(writer, event);
     } else if (event->type == RUN_TOOL_RESULT) {

@@ -41,6 +41,8 @@ struct run {
     struct error step_error;
 
     /* tokens of the present turn */
+    struct token_list context_ids; /* of a resumed session, until its first generation */
+    bool is_resuming;              /* that has not ended yet */
     struct token_list prompt_ids;
     struct token_list output_ids;
     struct buffer log_probabilities; /* floats */
@@ -164,6 +166,8 @@ static void show_session(struct run *run) {
         .window = options->window == WINDOW_EXACT ? "exact" : "replay",
         .time_ms_max = options->agent.time_ms_max,
         .tokens_max = options->agent.tokens_max,
+        .is_resumed = options->resume != NULL,
+        .context_tokens = run->status.context_tokens,
     };
     show(run, &event);
 }
@@ -414,13 +418,6 @@ static void step_start(struct run *run, const struct agent_effect *effect) {
 
 /* ---- generations ---------------------------------------------------------------------------- */
 
-/* Whether a problem means that something the model wanted to say was lost. */
-static bool problem_is_serious(enum chat_problem problem) {
-    return problem == CHAT_PROBLEM_THINKING_UNCLOSED || problem == CHAT_PROBLEM_CALL_IN_THINKING ||
-           problem == CHAT_PROBLEM_BLOCK_UNCLOSED || problem == CHAT_PROBLEM_CALL_UNCLOSED ||
-           problem == CHAT_PROBLEM_CALL_SYNTAX || problem == CHAT_PROBLEM_LIMIT;
-}
-
 static void parser_event(void *context, const struct chat_event *event) {
     struct run *run = context;
     struct run_event shown = {.text = event->text};
@@ -433,7 +430,7 @@ static void parser_event(void *context, const struct chat_event *event) {
     } else if (event->type == CHAT_EVENT_PROBLEM) {
         shown.type = RUN_PROBLEM;
         shown.problem = event->problem;
-        if (problem_is_serious(event->problem) && !run->has_problems) {
+        if (agent_problem_is_serious(event->problem) && !run->has_problems) {
             run->has_problems = true;
             int length = snprintf(
                 run->problem, sizeof run->problem, "%s", chat_problem_text(event->problem)
@@ -473,7 +470,7 @@ generation_start(struct run *run, const struct agent_effect *effect, struct erro
     token_list_clear(&run->output_ids);
     buffer_clear(&run->log_probabilities);
     TRY(parser_start(run, effect->first_call_number, error));
-    const struct generation_request request = {
+    struct generation_request request = {
         .sequence = run->options->sequence,
         .append = run->prompt_ids.ids,
         .append_count = run->prompt_ids.count,
@@ -481,6 +478,18 @@ generation_start(struct run *run, const struct agent_effect *effect, struct erro
         .tokens_max = effect->tokens_max,
         .window = run->options->window,
     };
+    const struct resume *resume = run->options->resume;
+    if (run->is_resuming) {
+        TRY(token_list_append_all(
+            &run->context_ids, run->prompt_ids.ids, run->prompt_ids.count, error
+        ));
+        request.append = run->context_ids.ids;
+        request.append_count = run->context_ids.count;
+        /* A context that was computed approximately goes on as it was. */
+        request.has_contract = resume->replay_count > 0 && request.window == WINDOW_REPLAY;
+        request.contract = resume->replays;
+        request.contract_count = resume->replay_count;
+    }
     TRY(run->options->engine.generate(run->options->engine.context, &request, error));
     run->is_generating = true;
     run->status.activity = "reading";
@@ -527,11 +536,24 @@ static void show_usage(struct run *run) {
     }
     struct run_event usage = {.type = RUN_USAGE, .facts = facts, .reason = run->reason};
     show(run, &usage);
+    if (run->is_resuming) {
+        run->is_resuming = false;
+        struct run_event resumed = {
+            .type = RUN_RESUMED,
+            .facts = facts,
+            .context_tokens = narrow_i32((int64_t)run->options->resume->ids.count),
+        };
+        show(run, &resumed);
+    }
 }
 
 static void generation_finished(struct run *run, const struct engine_event *event) {
     struct error error = event->error;
     run->facts = event->facts;
+    if (run->is_resuming && run->options->resume->miss != NULL && run->facts.miss != NULL &&
+        strcmp(run->facts.miss, "never_computed") == 0) {
+        run->facts.miss = run->options->resume->miss; /* here, but elsewhere it was */
+    }
     run->has_facts = event->reason != FINISH_ERROR;
     run->reason = event->reason;
     if (is_failed(chat_parser_finish(run->parser, &error))) {
@@ -765,6 +787,7 @@ static void run_deinit(struct run *run) {
     agent_destroy(run->agent);
     chat_parser_destroy(run->parser);
     recorder_deinit(&run->recorder);
+    token_list_deinit(&run->context_ids);
     token_list_deinit(&run->prompt_ids);
     token_list_deinit(&run->output_ids);
     buffer_deinit(&run->log_probabilities);
@@ -774,6 +797,7 @@ static void run_deinit(struct run *run) {
 }
 
 static result run_init(struct run *run, const struct run_options *options, struct error *error) {
+    token_list_init(&run->context_ids, TOKEN_LIST_CEILING_DEFAULT);
     token_list_init(&run->prompt_ids, TOKEN_LIST_CEILING_DEFAULT);
     token_list_init(&run->output_ids, TOKEN_LIST_CEILING_DEFAULT);
     buffer_init(&run->log_probabilities, LOGPROB_BYTES_MAX);
@@ -784,6 +808,7 @@ static result run_init(struct run *run, const struct run_options *options, struc
     run->recorder.begin = options->begin;
     run->recorder.tools_json = options->tools_json;
     run->recorder.engine = options->engine_info;
+    run->recorder.resume = options->resume;
     run->started_ms = clock_monotonic_ms(&options->clock);
     run->status.context_max = options->agent.context_max;
     run->status.activity = "starting";
@@ -797,6 +822,14 @@ static result run_init(struct run *run, const struct run_options *options, struc
     }
     TRY(agent_create(&run->agent, &options->agent, error));
     run->status.turns_max = agent_turns_max(run->agent);
+    run->status.turns_before = agent_turns_before(run->agent);
+    run->status.turn = run->status.turns_before;
+    if (options->resume != NULL) {
+        const struct token_list *ids = &options->resume->ids;
+        run->is_resuming = true;
+        run->status.context_tokens = narrow_i32((int64_t)ids->count);
+        TRY(token_list_append_all(&run->context_ids, ids->ids, ids->count, error));
+    }
     return OK;
 }
 

@@ -13,6 +13,7 @@
 #include "agent.h"
 #include "base/clock.h"
 #include "display.h"
+#include "resume.h"
 #include "sandbox/workspace.h"
 #include "sessions/session.h"
 #include "tools/tool.h"
@@ -70,6 +71,7 @@ struct run_options {
     struct agent_options agent;
     struct view tools_json; /* declarations, for the record */
 
+    const struct resume *resume; /* a session that goes on, with agent.resume; null: a new one */
     struct session_store *store;
     struct session_begin begin;  /* commit_before is filled in by the loop */
     struct workspace *workspace; /* null: no snapshots */

@@ -28,11 +28,16 @@ static result snapshot(struct recorder *recorder, const char *message, struct er
     return OK;
 }
 
-result recorder_begin(struct recorder *recorder, struct error *error) {
-    TRY(snapshot(recorder, "before the run", error));
-    memcpy(recorder->commit_first, recorder->commit_last, sizeof recorder->commit_first);
-    recorder->begin.commit_before = view_of_text(recorder->commit_first);
-    TRY(session_create(recorder->store, &recorder->begin, &recorder->session, error));
+/* All or nothing: rolls back when the appends between begin and commit failed. */
+static result batch_end(struct recorder *recorder, result appended, struct error *error) {
+    if (is_failed(appended)) {
+        session_batch_rollback(recorder->store);
+        return appended;
+    }
+    return session_batch_commit(recorder->store, error);
+}
+
+static result append_agent(struct recorder *recorder, struct error *error) {
     const struct session_agent_begin agent = {
         .session = recorder->session,
         .name = view_of_text("main"),
@@ -42,6 +47,50 @@ result recorder_begin(struct recorder *recorder, struct error *error) {
     return session_agent_append(recorder->store, &agent, &recorder->agent, error);
 }
 
+/* Opens the session again; what its end lacked is recorded before anything builds on it. */
+static result append_resume(struct recorder *recorder, struct error *error) {
+    const struct resume *resume = recorder->resume;
+    const struct session_resume_begin begin = {
+        .backend = recorder->begin.backend,
+        .numerics_version = recorder->begin.numerics_version,
+        .program_version = recorder->begin.program_version,
+        .commit_before = view_of_text(recorder->commit_first),
+    };
+    TRY(session_resume(recorder->store, &resume->session, &begin, error));
+    for (size_t i = 0; i < resume->repair_count; i++) {
+        const struct session_message_begin message = {
+            .turn = resume->repairs[i].turn,
+            .role = view_of_text("tool"),
+            .text = view_of_text(resume->repairs[i].text),
+            .call = resume->repairs[i].call,
+        };
+        TRY(session_message_append(recorder->store, &message, error));
+    }
+    return recorder->agent.text[0] == '\0' ? append_agent(recorder, error) : OK;
+}
+
+static result begin_again(struct recorder *recorder, struct error *error) {
+    const struct resume *resume = recorder->resume;
+    recorder->session = resume->session;
+    recorder->agent = resume->agent;
+    recorder->turn = resume->turn;
+    recorder->position = (int64_t)resume->ids.count;
+    recorder->recorded_messages = resume->recorded_messages;
+    TRY(session_batch_begin(recorder->store, error));
+    return batch_end(recorder, append_resume(recorder, error), error);
+}
+
+result recorder_begin(struct recorder *recorder, struct error *error) {
+    TRY(snapshot(recorder, "before the run", error));
+    memcpy(recorder->commit_first, recorder->commit_last, sizeof recorder->commit_first);
+    recorder->begin.commit_before = view_of_text(recorder->commit_first);
+    if (recorder->resume != NULL) {
+        return begin_again(recorder, error);
+    }
+    TRY(session_create(recorder->store, &recorder->begin, &recorder->session, error));
+    return append_agent(recorder, error);
+}
+
 /* ---- turns ---------------------------------------------------------------------------------- */
 
 static result append_prompt_messages(
@@ -49,7 +98,9 @@ static result append_prompt_messages(
 ) {
     const struct chat_message *messages = chat_conversation_messages(turn->conversation);
     size_t count = chat_conversation_count(turn->conversation);
-    for (size_t i = turn->from_message; i < count; i++) {
+    size_t from = turn->from_message > recorder->recorded_messages ? turn->from_message
+                                                                   : recorder->recorded_messages;
+    for (size_t i = from; i < count; i++) {
         if (messages[i].role == CHAT_TOOL) {
             continue; /* was recorded together with its call */
         }
@@ -81,15 +132,6 @@ static result append_turn(
     return session_run_append(recorder->store, &run, error);
 }
 
-/* All or nothing: rolls back when the appends between begin and commit failed. */
-static result batch_end(struct recorder *recorder, result appended, struct error *error) {
-    if (is_failed(appended)) {
-        session_batch_rollback(recorder->store);
-        return appended;
-    }
-    return session_batch_commit(recorder->store, error);
-}
-
 result recorder_turn_start(
     struct recorder *recorder,
     const struct recorder_turn *turn,
@@ -104,9 +146,13 @@ result recorder_turn_start(
         .options = turn->options,
     };
     /* Tools are declared, so earlier thinking stays and the prompt only ever grows. */
-    ASSERT(request.from == 0 || chat_can_append(&request));
     token_list_clear(ids);
-    TRY_NOTE(error, chat_encode(ids, turn->encoder, &request, error), "while encoding the prompt");
+    if (request.from < request.message_count) { /* else the prompt was encoded before a resume */
+        ASSERT(request.from == 0 || chat_can_append(&request));
+        TRY_NOTE(
+            error, chat_encode(ids, turn->encoder, &request, error), "while encoding the prompt"
+        );
+    }
     TRY(session_batch_begin(recorder->store, error));
     TRY(batch_end(recorder, append_turn(recorder, turn, ids, error), error));
     recorder->turn_is_open = true;

@@ -10,6 +10,7 @@
 #include "engine/chat.h"
 #include "engine/engine.h"
 #include "engine/tokenizer.h"
+#include "resume.h"
 #include "sandbox/workspace.h"
 #include "sessions/session.h"
 #include "tools/tool.h"
@@ -21,11 +22,13 @@ struct recorder {
     struct session_begin begin;
     struct view tools_json;
     struct engine_info engine;
+    const struct resume *resume; /* null: a new session */
 
     struct session_id session, agent;
     int64_t turn, call;
-    bool turn_is_open; /* started, and its generation is not recorded yet */
-    int64_t position;  /* tokens recorded of the context */
+    bool turn_is_open;        /* started, and its generation is not recorded yet */
+    int64_t position;         /* tokens recorded of the context */
+    size_t recorded_messages; /* messages below are in the record already */
     char commit_first[WORKSPACE_COMMIT_BYTES];
     char commit_last[WORKSPACE_COMMIT_BYTES];
     bool tree_may_differ;                   /* a tool ran since the last snapshot */
@@ -38,7 +41,7 @@ struct recorder {
 
 void recorder_deinit(struct recorder *recorder);
 
-/* Snapshot, session, agent. Expected errors of all: those of the store and the workspace. */
+/* Snapshot, session, agent; or the session opened again, with what repairs its end. Expected errors of all: those of the store and the workspace. */
 MUST_CHECK result recorder_begin(struct recorder *recorder, struct error *error);
 
 struct recorder_turn {

@@ -48,6 +48,7 @@ struct session_store_options {
     int busy_ms;         /* how long to wait for a foreign lock; 0: SESSION_BUSY_MS_DEFAULT */
     const char *program; /* named in the lock file, "hearth run"; null: "hearth" */
     struct clock clock;  /* wall time stamps every row; clock_real() outside tests */
+    bool accepts_older;  /* a reader of an older schema, for session_store_verify only */
 };
 
 /* A new time-ordered id (RFC 9562 UUIDv7). Expected errors: IO (no randomness). Thread: any. */
@@ -68,6 +69,8 @@ void session_store_cleanup(struct session_store **store); /* for CLEANUP */
 /* Runs PRAGMA integrity_check and foreign_key_check over everything; slow on large stores.
  * Expected errors: CORRUPT (with SQLite's first finding). */
 MUST_CHECK result session_store_verify(struct session_store *store, struct error *error);
+/* Whether the next writer brings the schema up (accepts_older). */
+bool session_store_is_older(const struct session_store *store);
 /* What the opening writer found left open by a writer that died. */
 int64_t session_store_interrupted_count(const struct session_store *store);
 

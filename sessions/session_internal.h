@@ -36,8 +36,10 @@ struct session_store {
     struct session_lock lock;
     struct clock clock;
     enum session_mode mode;
-    bool is_batch;       /* between begin and commit or rollback */
-    bool batch_failed;   /* an append in it failed: it can only be rolled back */
+    bool is_batch;     /* between begin and commit or rollback */
+    bool batch_failed; /* an append in it failed: it can only be rolled back */
+    bool accepts_older;
+    bool is_older;       /* than the schema of this build */
     bool writer_is_gone; /* of the running query: nobody is there to finish what is open */
     int64_t interrupted_count;
     size_t statement_count;

@@ -530,7 +530,7 @@ static result check_version(
     if (version < 1) {
         FAIL(error, CORRUPT, "%s has schema version %lld", store->path, (long long)version);
     }
-    if (version < target && store->mode == SESSION_READ_ONLY) {
+    if (version < target && store->mode == SESSION_READ_ONLY && !store->accepts_older) {
         FAIL(
             error,
             UNSUPPORTED,
@@ -636,6 +636,7 @@ result session_store_open_versions(
     }
     store->lock.fd = -1;
     store->mode = options->mode;
+    store->accepts_older = options->accepts_older;
     store->clock = options->clock;
     int length = snprintf(store->directory, sizeof store->directory, "%s", options->state_dir);
     int path_length = snprintf(
@@ -657,6 +658,7 @@ result session_store_open_versions(
             FAIL(error, NOT_FOUND, "no sessions recorded yet in %s", store->directory);
         }
         TRY(check_version(store, version, versions->target, error));
+        store->is_older = version < versions->target;
     }
     store->lock.predecessor_died = false; // checked, so closing in order may clear the mark
     *out = TAKE(store);
@@ -704,6 +706,10 @@ result session_store_verify(struct session_store *store, struct error *error) {
         FAIL(error, CORRUPT, "%s: a row of %s without its parent", store->path, finding);
     }
     return OK;
+}
+
+bool session_store_is_older(const struct session_store *store) {
+    return store->is_older;
 }
 
 int64_t session_store_interrupted_count(const struct session_store *store) {

@@ -7,6 +7,9 @@ find_package(Python3 COMPONENTS Interpreter REQUIRED)
 add_test(NAME test_cli
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_cli.py $<TARGET_FILE:hearth>)
 set_tests_properties(test_cli PROPERTIES TIMEOUT 1200)
+add_test(NAME test_resume
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_resume.py $<TARGET_FILE:hearth>)
+set_tests_properties(test_resume PROPERTIES TIMEOUT 1200)
 
 # The success rate of the bundled model, beside the known figures; with sanitizers it takes too long.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")

@@ -1,0 +1,270 @@
+#include "run_settings.h"
+
+#include "paths.h"
+#include "tools/tool.h"
+#include <unistd.h>
+
+#define TASK_BYTES_MAX  ((size_t)1 << 20)
+#define CACHE_HOURS_MAX 87600 /* ten years */
+
+void settings_deinit(struct run_settings *settings) {
+    buffer_deinit(&settings->task);
+    buffer_deinit(&settings->workspace);
+    buffer_deinit(&settings->state);
+    buffer_deinit(&settings->model);
+    buffer_deinit(&settings->snapshots);
+    buffer_deinit(&settings->state_option);
+    buffer_deinit(&settings->cache_directory);
+}
+
+static bool settings_cache(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct cache_settings *cache = &settings->cache;
+    const char *disk = cli_value(arguments, "cache");
+    cache->is_off = disk != NULL && strcmp(disk, "off") == 0;
+    if (disk != NULL && !cache->is_off && !size_parse(view_of_text(disk), &cache->disk_bytes)) {
+        (void)cli_usage(
+            arguments, "--cache wants a size such as 512M or 16G, or off, not '%.60s'", disk
+        );
+        return false;
+    }
+    if (!cli_i64(arguments, "cache-hours", 1, CACHE_HOURS_MAX, &cache->hours) ||
+        !cli_size(arguments, "cache-writes", &cache->write_bytes_hour) ||
+        !cli_size(arguments, "cache-memory", &cache->memory_bytes) ||
+        !cli_size(arguments, "snapshots", &cache->snapshot_bytes)) {
+        return false;
+    }
+    if (cache->is_off && (cache->hours > 0 || cache->write_bytes_hour > 0)) {
+        (void)cli_usage(arguments, "--cache off leaves nothing for --cache-hours, --cache-writes");
+        return false;
+    }
+    return true;
+}
+
+int settings_numbers(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct error error = {0};
+    const char *effort = cli_value(arguments, "effort");
+    const char *window = cli_value(arguments, "window");
+    const char *tools = cli_value(arguments, "tools");
+    settings->temperature = -1.0;
+    settings->top_p = -1.0;
+    settings->tools = TOOL_SET_DEFAULT;
+    settings->has_seed = cli_has(arguments, "seed");
+    if (!cli_double(arguments, "temperature", 0.0, 100.0, &settings->temperature) ||
+        !cli_double(arguments, "top-p", 1e-6, 1.0, &settings->top_p) ||
+        !cli_u64(arguments, "seed", &settings->seed) ||
+        !cli_duration(arguments, "max-time", &settings->time_ms_max) ||
+        !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
+        !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
+        !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
+        !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
+        return STATUS_USAGE;
+    }
+    if (effort != NULL &&
+        is_failed(chat_effort_parse(&settings->effort, view_of_text(effort), &error))) {
+        return cli_usage(arguments, "--effort: %s", error.message);
+    }
+    if (tools != NULL && is_failed(tool_set_parse(view_of_text(tools), &settings->tools, &error))) {
+        return cli_usage(arguments, "--tools: %s", error.message);
+    }
+    if (window != NULL && strcmp(window, "replay") == 0) {
+        settings->window = WINDOW_REPLAY;
+    } else if (window != NULL && strcmp(window, "exact") != 0) {
+        return cli_usage(arguments, "--window wants exact or replay, not '%.60s'", window);
+    }
+    return STATUS_DONE;
+}
+
+int settings_task(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct error error = {0};
+    const char *word = arguments->word_count > 0 ? arguments->words[0] : NULL;
+    bool is_resumed = cli_has(arguments, "resume");
+    if (is_resumed && word == NULL) {
+        return STATUS_DONE; /* it goes on as it stands */
+    }
+    if (word == NULL && isatty(STDIN_FILENO) == 1) {
+        return cli_usage(
+            arguments, "there is no task: give it as an argument or on standard input"
+        );
+    }
+    result read = cli_input(word, false, &settings->task, &error);
+    if (is_failed(read)) {
+        return cli_fail_error(read, &error);
+    }
+    struct buffer *task = &settings->task;
+    while (task->length > 0 && strchr("\n\r\t ", task->data[task->length - 1]) != NULL) {
+        task->length--;
+    }
+    if (task->length == 0) {
+        return cli_usage(arguments, "the task is empty");
+    }
+    if (task->length > TASK_BYTES_MAX) {
+        return cli_fail(
+            STATUS_DATA,
+            "the task has %zu bytes, at most %zu are taken",
+            task->length,
+            TASK_BYTES_MAX
+        );
+    }
+    if (!utf8_is_valid(buffer_view(task))) {
+        return cli_fail(STATUS_DATA, "the task is not UTF-8 text");
+    }
+    return STATUS_DONE;
+}
+
+int settings_state(struct run_settings *settings) {
+    const char *state = cli_value(settings->arguments, "state");
+    struct error error = {0};
+    result found = path_state(state, false, &settings->state, &error);
+    buffer_init(&settings->state_option, 8192);
+    if (is_ok(found) && state != NULL) {
+        found = buffer_append_format(&settings->state_option, &error, " --state %s", state);
+    }
+    return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
+}
+
+static result settings_find(struct run_settings *settings, struct error *error) {
+    const char *model = cli_value(settings->arguments, "model");
+    CLEANUP(buffer_deinit) struct buffer recorded = {0};
+    if (model == NULL && settings->record != NULL) {
+        buffer_init(&recorded, 8192);
+        TRY(buffer_append(&recorded, settings->record->session.begin.model, error));
+        model = buffer_text(&recorded);
+    }
+    CLEANUP(buffer_deinit) struct buffer made = {0};
+    TRY(model_directory(model, &settings->model, error));
+    TRY(model_settings_load(buffer_text(&settings->model), &settings->model_settings, error));
+    TRY(path_state(buffer_text(&settings->state), true, &made, error)); /* its parents */
+    TRY(path_snapshots(
+        buffer_text(&settings->state),
+        buffer_text(&settings->workspace),
+        &settings->snapshots,
+        error
+    ));
+    return path_cache(buffer_text(&settings->state), &settings->cache_directory, error);
+}
+
+/* The workspace of a session that goes on is its own. */
+static int settings_workspace_again(struct run_settings *settings) {
+    struct view recorded = settings->record->session.begin.workspace;
+    const char *given = cli_value(settings->arguments, "directory");
+    const char *id = settings->record->session.id.text;
+    struct error error = {0};
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%.*s", VIEW_ARGUMENTS(recorded));
+    if (length < 0 || (size_t)length >= sizeof path) {
+        return cli_fail(STATUS_DATA, "session %s: a workspace of %zu bytes", id, recorded.length);
+    }
+    if (is_failed(path_directory(path, &settings->workspace, &error))) {
+        return cli_fail(
+            STATUS_REFUSED, "the workspace of session %s is gone: %s", id, error.message
+        );
+    }
+    CLEANUP(buffer_deinit) struct buffer other = {0};
+    if (given != NULL && (is_failed(path_directory(given, &other, &error)) ||
+                          !view_equals(buffer_view(&other), buffer_view(&settings->workspace)))) {
+        return cli_usage(
+            settings->arguments, "session %s works in %.200s, not in %.200s", id, path, given
+        );
+    }
+    return STATUS_DONE;
+}
+
+/* Names of the declared tools, in a record's JSON. */
+static result recorded_tools(struct view text, uint32_t *out, struct error *error) {
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    TRY_NOTE(error, json_parse(text, NULL, &document, error), "recorded tools");
+    uint32_t set = 0;
+    for (struct json_value item = json_first(json_root(document)); json_type(item) != JSON_ABSENT;
+         item = json_next(item)) {
+        struct view name;
+        TRY_NOTE(error, json_get_string(item, "name", &name, error), "recorded tools");
+        for (size_t i = 0; i < tool_count(); i++) {
+            if (view_equals_text(name, tool_at(i)->name)) {
+                set |= UINT32_C(1) << i;
+            }
+        }
+    }
+    *out = set;
+    return OK;
+}
+
+/* What is not given on the command line goes on as it was. */
+static int settings_continue(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    const struct session_tree *record = settings->record;
+    const struct session_agent *agent = record->agent_count > 0 ? &record->agents[0] : NULL;
+    struct session_sampler sampler = record->session.begin.sampler;
+    uint32_t declared = TOOL_SET_DEFAULT;
+    struct error error = {0};
+    for (size_t i = 0; agent != NULL && i < agent->turn_count; i++) {
+        if (agent->turns[i].is_finished) {
+            sampler = agent->turns[i].end.sampler;
+        }
+    }
+    if (agent != NULL && is_failed(recorded_tools(agent->tools, &declared, &error))) {
+        return cli_fail(STATUS_DATA, "session %s: %s", record->session.id.text, error.message);
+    }
+    if (cli_has(arguments, "tools") && (settings->tools & ~declared) != 0) {
+        return cli_usage(
+            arguments, "--tools can only take away: the session's prompt declares no other tools"
+        );
+    }
+    settings->declared_tools = declared;
+    if (!cli_has(arguments, "tools")) {
+        settings->tools = declared;
+    }
+    if (!cli_has(arguments, "effort")) {
+        settings->effort = (int32_t
+        )(sampler.effort < 0 || sampler.effort > CHAT_EFFORT_MAX ? CHAT_EFFORT_DEFAULT
+                                                                 : sampler.effort);
+    }
+    if (!settings->has_seed) {
+        settings->seed = sampler.seed;
+        settings->has_seed = true;
+    }
+    if (settings->temperature < 0.0) {
+        settings->temperature = sampler.temperature;
+    }
+    if (settings->top_p < 0.0) {
+        settings->top_p = sampler.top_p;
+    }
+    if (!cli_has(arguments, "window") &&
+        view_equals_text(record->session.begin.window_mode, "replay")) {
+        settings->window = WINDOW_REPLAY;
+    }
+    return STATUS_DONE;
+}
+
+int settings_places(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    const char *directory = cli_value(arguments, "directory");
+    struct error error = {0};
+    if (settings->record != NULL) {
+        int status = settings_workspace_again(settings);
+        if (status != STATUS_DONE) {
+            return status;
+        }
+    } else if (is_failed(
+                   path_directory(directory != NULL ? directory : ".", &settings->workspace, &error)
+               )) {
+        return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
+    }
+    result found = settings_find(settings, &error);
+    if (is_failed(found)) {
+        return cli_fail_error(found, &error);
+    }
+    if (settings->turns_max == 0) {
+        settings->turns_max = settings->model_settings.turns_max;
+    }
+    settings->declared_tools = settings->tools;
+    if (settings->record != NULL) {
+        return settings_continue(settings);
+    }
+    if (!cli_has(arguments, "effort")) {
+        settings->effort = settings->model_settings.effort;
+    }
+    return STATUS_DONE;
+}

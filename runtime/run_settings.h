@@ -1,0 +1,44 @@
+/* The settings of a run: from the options of `hearth run`, from a recorded session that goes on, and
+ * from the model's directory. Thread: main.
+ */
+#ifndef HEARTH_RUNTIME_RUN_SETTINGS_H
+#define HEARTH_RUNTIME_RUN_SETTINGS_H
+
+#include "cli.h"
+#include "host.h"
+#include "sessions/session.h"
+
+/* The KV store, from the command line; 0: the engine's default. */
+struct cache_settings {
+    bool is_off;
+    uint64_t disk_bytes, write_bytes_hour, memory_bytes, snapshot_bytes;
+    int64_t hours;
+};
+
+struct run_settings {
+    const struct cli_arguments *arguments;
+    const struct session_tree *record; /* of the session that goes on; null: a new one */
+    struct buffer task;                /* empty: a session goes on without a new message */
+    struct buffer workspace, state, model, snapshots, state_option;
+    struct buffer cache_directory; /* of the disk tier */
+    struct cache_settings cache;
+    struct model_settings model_settings;
+    uint32_t tools;          /* that may be called */
+    uint32_t declared_tools; /* to the model */
+    int32_t effort;
+    int64_t time_ms_max, tokens_max, turns_max, context_max, threads;
+    bool has_seed;
+    uint64_t seed;
+    double temperature, top_p; /* negative: the model's default */
+    enum window_mode window;
+};
+
+/* Each returns an exit status and has said why it is not STATUS_DONE. In this order: options, the
+ * task, the directories (with the record, when there is one). */
+int settings_numbers(struct run_settings *settings);
+int settings_task(struct run_settings *settings);
+int settings_state(struct run_settings *settings);
+int settings_places(struct run_settings *settings);
+void settings_deinit(struct run_settings *settings); /* usable with CLEANUP */
+
+#endif
