@@ -11,8 +11,6 @@
 #include <sys/types.h>
 #include <time.h>
 
-#define BLOCK 1000 /* an odd size: nothing is aligned by luck */
-
 /* ---- the machine: writes that fail or hang, a clock that the test moves ----------------------- */
 
 struct iovec; /* NOLINTBEGIN(bugprone-reserved-identifier): the names are what ld --wrap asks for */

@@ -9,6 +9,7 @@
 #include <semaphore.h>
 
 #define WAIT_MS 60000
+#define BLOCK   1000 /* an odd size: nothing is aligned by luck */
 
 struct world {
     struct kv_tier *tier;

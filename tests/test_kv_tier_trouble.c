@@ -224,6 +224,123 @@ static void a_read_error_ends_the_disk_and_is_named(void **state) {
     end();
 }
 
+/* Flips a byte of the block as it lies in some file of the directory's one folder. */
+static void damage(int32_t node) {
+    char path[1024];
+    CLEANUP(buffer_deinit) struct buffer content;
+    struct error error = {0};
+    int32_t flipped = 0;
+    for (uint32_t number = 1; number < 100; number++) {
+        struct kv_tier_record record = tree_record(&world.tree, node);
+        int length = snprintf(
+            path,
+            sizeof path,
+            "%s/0102030000000000/seg-%08u.data",
+            world.directory,
+            (unsigned)number
+        );
+        assert_in_range(length, 1, sizeof path - 1);
+        buffer_init(&content, BUFFER_CEILING_DEFAULT);
+        if (is_ok(file_read(path, &content, &error))) {
+            size_t at = view_find(buffer_view(&content), view_of(record.bytes, BLOCK), 0);
+            CLEANUP(file_cleanup) FILE *file = fopen(path, "r+b");
+            assert_non_null(file);
+            if (at != SIZE_MAX) {
+                assert_int_equal(fseek(file, (long)at + 500, SEEK_SET), 0);
+                assert_int_equal(fputc(record.bytes[500] ^ 4, file), record.bytes[500] ^ 4);
+                flipped++;
+            }
+        }
+        buffer_deinit(&content);
+    }
+    assert_int_equal(flipped, 1);
+}
+
+static void a_damaged_block_ends_its_ticket_and_is_never_handed_over(void **state) {
+    (void)state;
+    begin(0, true, 200, 30);
+    for (int32_t node = 0; node < 200; node++) {
+        write_node(node);
+    }
+    int32_t path[TREE_BLOCKS];
+    int32_t node = 0;
+    while (tree_path(&world.tree, node, path) < 12) {
+        node++;
+    }
+    assert_true(kv_tier_flush(world.tier, WAIT_MS));
+    damage(path[7]);
+    enum kv_prefix_miss miss = KV_PREFIX_MISS_NONE;
+    assert_int_equal(read_path(node, 1, &miss), 7);
+    assert_int_equal(miss, KV_PREFIX_MISS_DAMAGED);
+    assert_int_equal(kv_tier_find(world.tier, &world.tree.keys[path[7]], 1, &miss), 0);
+    assert_int_equal(miss, KV_PREFIX_MISS_DAMAGED);
+    assert_true(has_node(path[8])); /* the others are whole */
+    write_node(path[7]);            /* and this one again, once it is computed */
+    assert_true(kv_tier_flush(world.tier, WAIT_MS));
+    assert_int_equal(read_path(node, 2, &miss), 12);
+    end();
+}
+
+static void an_hour_takes_no_more_than_its_budget(void **state) {
+    (void)state;
+    begin(0, true, 60, 31);
+    world.options.write_bytes_per_hour = 20 * kv_disk_stride(BLOCK);
+    kv_tier_close(world.tier);
+    open_tier();
+    int32_t written = 0;
+    int32_t room = kv_tier_room(world.tier);
+    assert_in_range(room, 15, 20); /* the segment's own header counts too */
+    for (int32_t node = 0; node < 60; node++) {
+        struct kv_tier_record record = tree_record(&world.tree, node);
+        written += kv_tier_write(world.tier, &record, 1);
+    }
+    assert_in_range(written, 15, 20);
+    assert_true(kv_tier_flush(world.tier, WAIT_MS));
+    assert_int_equal(kv_tier_room(world.tier), 0);
+    clock_move(INT64_C(2) * 3600 * 1000);
+    assert_in_range(kv_tier_room(world.tier), 15, 20);
+    end();
+}
+
+static int32_t downloads;
+static size_t downloaded;
+
+static void download(struct backend *backend, void *to, const void *from, size_t bytes) {
+    (void)backend;
+    memcpy(to, from, bytes);
+    downloads++;
+    downloaded += bytes;
+}
+
+static void neighbours_leave_the_device_in_one_piece(void **state) {
+    (void)state;
+    begin(100, true, 80, 32);
+    struct backend device = {.name = "test", .download = download};
+    world.options.backend = &device;
+    kv_tier_close(world.tier);
+    open_tier();
+    struct kv_tier_record records[80];
+    for (int32_t node = 0; node < 80; node++) {
+        records[node] = tree_record(&world.tree, node);
+    }
+    downloads = 0;
+    kv_tier_put_host(world.tier, records, 80);
+    assert_int_equal(downloads, 3); /* 32, 32, 16 */
+    assert_int_equal(kv_tier_write(world.tier, records, 80), 80);
+    assert_int_equal(downloads, 6);
+    assert_int_equal(downloaded, 160 * BLOCK);
+    enum kv_prefix_miss miss = KV_PREFIX_MISS_NONE;
+    assert_true(kv_tier_flush(world.tier, WAIT_MS));
+    for (int32_t node = 0; node < 80; node++) {
+        (void)read_path(node, 1, &miss);
+        assert_int_equal(miss, KV_PREFIX_MISS_NONE);
+    }
+    assert_int_equal(kv_tier_drop_host(world.tier, 0), 80);
+    (void)read_path(79, 1, &miss);
+    assert_int_equal(miss, KV_PREFIX_MISS_NONE);
+    end();
+}
+
 static void a_read_that_hangs_ends_its_ticket(void **state) {
     (void)state;
     begin(8, true, 100, 29);
@@ -331,6 +448,9 @@ int main(void) {
         cmocka_unit_test(close_gives_up_on_a_disk_that_hangs),
         cmocka_unit_test(a_full_disk_ends_writing_and_is_named),
         cmocka_unit_test(a_read_error_ends_the_disk_and_is_named),
+        cmocka_unit_test(a_damaged_block_ends_its_ticket_and_is_never_handed_over),
+        cmocka_unit_test(an_hour_takes_no_more_than_its_budget),
+        cmocka_unit_test(neighbours_leave_the_device_in_one_piece),
         cmocka_unit_test(a_read_that_hangs_ends_its_ticket),
         cmocka_unit_test(a_directory_that_cannot_be_used_is_no_error),
         cmocka_unit_test(lineages_are_known_on_both_tiers),
