@@ -11,6 +11,7 @@
 
 #define RECHECKS   3 /* of a record that looks damaged while a writer may be at it */
 #define RECHECK_MS 20
+#define PAUSES_MAX 150   /* of one verification: 3 s */
 #define LOCKS_MAX  65536 /* bytes of /proc/locks that are looked at */
 
 void kv_disk_cleanup(struct kv_disk **disk) {
@@ -223,6 +224,7 @@ result kv_files_list(
 struct verification {
     struct kv_disk *disk;
     bool repair;
+    int pauses; /* left; none without a writer */
     uint8_t *bytes;
     void (*damaged)(void *context, const char *text);
     void *context;
@@ -244,13 +246,16 @@ static void report(const struct verification *verification, uint32_t number, con
 
 /* A writer appends or removes beside a reader: what it is at looks damaged for a moment. */
 static bool read_again(
-    const struct verification *verification, uint32_t segment, uint32_t slot, enum disk_slot *state
+    struct verification *verification, uint32_t segment, uint32_t slot, enum disk_slot *state
 ) {
     struct disk_record_header header;
     const struct timespec pause = {0, RECHECK_MS * 1000000L};
     bool is_read = false;
     *state = DISK_SLOT_DAMAGED;
     for (int i = 0; i <= RECHECKS && *state == DISK_SLOT_DAMAGED; i++) {
+        if (i > 0 && verification->pauses-- <= 0) {
+            break;
+        }
         if (i > 0) {
             (void)nanosleep(&pause, NULL);
         }
@@ -260,7 +265,7 @@ static bool read_again(
     return is_read;
 }
 
-static void verify_slot(const struct verification *verification, uint32_t at, uint32_t slot) {
+static void verify_slot(struct verification *verification, uint32_t at, uint32_t slot) {
     struct kv_disk *disk = verification->disk;
     enum disk_slot state = DISK_SLOT_DAMAGED;
     bool is_read = read_again(verification, at, slot, &state);
@@ -314,7 +319,8 @@ result kv_files_verify(
         FAIL(error, MEMORY, "no memory for a block of %zu bytes", disk->block_bytes);
     }
     *out = (struct kv_files_checked){0};
-    const struct verification verification = {disk, repair, bytes, damaged, context, out};
+    int pauses = !repair && lock_holder(cache, folder) != 0 ? PAUSES_MAX : 0;
+    struct verification verification = {disk, repair, pauses, bytes, damaged, context, out};
     for (uint32_t at = 0; at < disk->segment_count; at++) {
         struct disk_segment *segment = &disk->segments[at];
         if (segment->is_used && segment->is_header_damaged) {

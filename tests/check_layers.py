@@ -55,7 +55,7 @@ EXTERNAL = {
     "cjson/cJSON.h": ["base/json.c"],
     "pcre2.h": ["engine/tokenizer*.c"],
     "utf8proc.h": ["engine/tokenizer*.c", "engine/engram*.c"],
-    "xxhash.h": ["engine/kv_disk*.c", "tests/fuzz_kv_disk.c", "tests/test_kv_disk*.c"],
+    "xxhash.h": ["engine/kv_disk*.c"],
     "seccomp.h": ["sandbox/filter.c"],
     "git2*": ["sandbox/workspace*.c"],
     "sqlite3.h": ["sessions/session_*.c", "sessions/session_internal.h", "tests/test_sessions*.c",
