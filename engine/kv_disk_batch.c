@@ -18,9 +18,11 @@ static bool find_place(struct kv_disk *disk, const struct kv_key *key, struct di
     return at != DISK_NONE;
 }
 
+/* NOLINTBEGIN(readability-non-const-parameter): the system writes there through iovec */
 int32_t kv_disk_fetch(
     struct kv_disk *disk, const struct kv_key *keys, int32_t count, uint8_t *headers, uint8_t *bytes
 ) {
+    /* NOLINTEND(readability-non-const-parameter) */
     uint8_t padding[PADDING_MAX]; /* read by nobody */
     struct iovec parts[PARTS * KV_DISK_FETCH_MAX];
     struct disk_entry first = {0};

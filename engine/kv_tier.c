@@ -66,8 +66,8 @@ void kv_tier_measure(const struct kv_tier_options *options, struct kv_tier_size 
         size.queue_bytes =
             KV_TIER_QUEUE_BLOCKS * (uint64_t)(options->block_bytes + sizeof(struct kv_about));
         uint64_t about = sizeof(struct kv_disk_about) + KV_DISK_HEADER_BYTES;
-        size.read_bytes =
-            KV_TIER_BATCHES * KV_TIER_BATCH_BLOCKS * ((uint64_t)options->block_bytes + about);
+        size.read_bytes = (uint64_t)KV_TIER_BATCHES * KV_TIER_BATCH_BLOCKS *
+                          ((uint64_t)options->block_bytes + about);
     }
     size.total_bytes = fixed + size.host_bytes + size.queue_bytes + size.read_bytes;
     *out = size;

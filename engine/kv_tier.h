@@ -1,4 +1,5 @@
-/* The tiers below the device: a host pool and segment files on disk, behind one worker thread.
+/* The tiers below the device: a host pool and segment files on disk, behind a worker thread (and one
+ * that verifies what it reads).
  *
  * Blocks go down (written behind, or moved to the host pool when the device needs their place) and
  * come back by tickets: the keys of one prompt's blocks in order. What is in host memory is handed
@@ -47,8 +48,8 @@ struct kv_tier_options {
     struct backend *backend;  /* `bytes` of records given are its memory; null: host memory */
     struct clock clock;       /* also called by the worker, for as long as it hangs, even after */
                               /* kv_tier_close gave up on it; zero: clock_real() */
-    void (*wake)(void *context); /* kv_tier_next has something; from the worker, only signals; */
-    void *wake_context;          /* never called again once kv_tier_close returned */
+    void (*wake)(void *context); /* kv_tier_next has something; from a thread of the tier, only */
+    void *wake_context;          /* signals; never called again once kv_tier_close returned */
 };
 
 /* Bytes that kv_tier_open takes beside the disk tier's index (at most 1 % of what lies there). */

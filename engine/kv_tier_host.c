@@ -58,7 +58,7 @@ static void ask_for_huge_pages(void *memory, size_t bytes) {
     uintptr_t first = ((uintptr_t)memory + page - 1) / page * page;
     uintptr_t last = ((uintptr_t)memory + bytes) / page * page;
     if (first < last) {
-        (void)madvise((void *)first, last - first, MADV_HUGEPAGE);
+        (void)madvise((uint8_t *)memory + (first - (uintptr_t)memory), last - first, MADV_HUGEPAGE);
     }
 }
 

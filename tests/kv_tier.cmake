@@ -10,3 +10,5 @@ target_link_options(test_kv_tier_memory PRIVATE -Wl,--wrap=malloc,--wrap=calloc,
 # Built, not run; below the public headers, so not an example.
 add_executable(bench_restore bench_restore.c)
 target_link_libraries(bench_restore PRIVATE engine kernels base hearth_flags)
+add_executable(bench_resume bench_resume.c)
+target_link_libraries(bench_resume PRIVATE engine kernels base hearth_flags)
