@@ -260,10 +260,13 @@ bool kv_tier_below_has(struct kv_tier *tier, const struct kv_key *key) {
     if (tier->disk == NULL) {
         return false;
     }
-    /* The queue first: what leaves it is on disk by then. */
+    if (kv_disk_has(tier->disk, key)) {
+        return true;
+    }
     pthread_mutex_lock(&tier->lock);
     bool is_queued = kv_tier_queue_find(tier, key) >= 0;
     pthread_mutex_unlock(&tier->lock);
+    /* What left the queue between the two looks is on disk by now. */
     return is_queued || kv_disk_has(tier->disk, key);
 }
 
