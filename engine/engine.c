@@ -134,12 +134,49 @@ static int32_t compress_id(void *context, int32_t id) {
     return engine->engram == NULL ? 0 : engram_compress(engine->engram, id);
 }
 
+/* From the worker of the tiers. Takes no lock: whoever holds it may be waiting for that worker. A
+ * signal that comes too early costs little, since the engine thread looks again within milliseconds
+ * as long as it expects one. */
+static void wake_engine(void *context) {
+    struct engine *engine = context;
+    pthread_cond_signal(&engine->to_engine);
+}
+
+static result
+open_tier(struct engine *engine, const struct engine_options *options, struct error *error) {
+    size_t block_bytes = engine->cache.layout.block_bytes;
+    if (block_bytes == 0 || options->has_no_prefix_cache ||
+        (options->cache_directory == NULL && options->cache_host_bytes == 0)) {
+        return OK;
+    }
+    char description[256];
+    (void)snprintf(
+        description,
+        sizeof description,
+        "%.100s on %.60s, numerics %u",
+        engine->info.model_name,
+        engine->info.backend,
+        engine->info.numerics
+    );
+    struct kv_tier_options tier;
+    engine_tier_options(options, block_bytes, &tier);
+    tier.root = engine->root;
+    tier.description = description;
+    tier.backend = engine->backend;
+    tier.clock = engine->clock;
+    tier.wake = wake_engine;
+    tier.wake_context = engine;
+    return kv_tier_open(&engine->tier, &tier, error);
+}
+
 static result
 open_store(struct engine *engine, const struct engine_options *options, struct error *error) {
-    struct kv_store_options store;
-    engine_store_options(options, &engine->model->config, &engine->plan, &store);
     bool is_lineage = kv_hex_parse(engine->info.root_lineage, engine->root.bytes);
     ASSERT(is_lineage);
+    struct kv_store_options store;
+    engine_store_options(options, &engine->model->config, &engine->plan, &store);
+    TRY(open_tier(engine, options, error));
+    store.tier = engine->tier;
     store.cache = &engine->cache;
     store.root = engine->root;
     store.hash_key = random_key();
@@ -199,13 +236,21 @@ static void fill_info(struct engine *engine, const char *directory) {
     info->kv_bytes_per_token = engine->plan.kv_bytes_per_token;
 }
 
-static result start_thread(struct engine *engine, struct error *error) {
+static result open_lock(struct engine *engine, struct error *error) {
     if (pthread_mutex_init(&engine->lock, NULL) != 0) {
         FAIL(error, MEMORY, "no memory for the engine's lock");
     }
     engine->has_lock = true;
-    (void)pthread_cond_init(&engine->to_engine, NULL);
+    pthread_condattr_t monotonic;
+    (void)pthread_condattr_init(&monotonic);
+    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    (void)pthread_cond_init(&engine->to_engine, &monotonic);
+    (void)pthread_condattr_destroy(&monotonic);
     (void)pthread_cond_init(&engine->to_caller, NULL);
+    return OK;
+}
+
+static result start_thread(struct engine *engine, struct error *error) {
     int failed = pthread_create(&engine->thread, NULL, engine_thread_main, engine);
     if (failed != 0) {
         FAIL_FOREIGN(error, MEMORY, failed, "cannot start the engine thread: %s", strerror(failed));
@@ -232,10 +277,26 @@ result engine_open(const struct engine_options *options, struct engine **out, st
     TRY(open_compute(engine, options, error));
     TRY(open_queues(engine, error));
     fill_info(engine, options->model_directory);
+    TRY(open_lock(engine, error));
     TRY(open_store(engine, options, error));
     TRY(start_thread(engine, error));
     *out = TAKE(engine);
     return OK;
+}
+
+/* Nobody else is there any more. What live sequences computed may be wanted after a restart. */
+static void close_store(struct engine *engine) {
+    for (int32_t c = 0; engine->store != NULL && c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && context->binding.sequence == NULL) {
+            kv_store_cancel(engine->store, &context->binding, engine_now_ms(engine));
+        }
+    }
+    if (engine->store != NULL) {
+        (void)kv_store_flush(engine->store, ENGINE_FLUSH_MS, engine_now_ms(engine));
+    }
+    kv_tier_close(engine->tier);
+    kv_store_destroy(engine->store);
 }
 
 void engine_close(struct engine *engine) {
@@ -249,6 +310,7 @@ void engine_close(struct engine *engine) {
         pthread_mutex_unlock(&engine->lock);
         (void)pthread_join(engine->thread, NULL);
     }
+    close_store(engine);
     if (engine->has_lock) {
         pthread_cond_destroy(&engine->to_caller);
         pthread_cond_destroy(&engine->to_engine);
@@ -266,7 +328,6 @@ void engine_close(struct engine *engine) {
     free(engine->contexts);
     sampler_destroy(engine->sampler);
     forward_destroy(engine->forward);
-    kv_store_destroy(engine->store);
     kv_cache_deinit(&engine->cache);
     if (engine->backend != NULL) {
         backend_close(engine->backend);

@@ -145,11 +145,32 @@ static void fill_counts(const struct engine *engine, struct engine_cache_status 
     out->restored_disk_blocks = counts.restored_disk_blocks;
 }
 
+static void fill_tiers(const struct engine *engine, struct engine_cache_status *out) {
+    struct kv_tier_counts counts;
+    struct error trouble = {0};
+    kv_tier_count(engine->tier, &counts);
+    kv_tier_trouble(engine->tier, &trouble);
+    out->host_blocks = counts.host_blocks;
+    out->disk_blocks = (int32_t)(counts.disk.blocks < INT32_MAX ? counts.disk.blocks : INT32_MAX);
+    out->disk_bytes = counts.disk.bytes;
+    out->disk_bytes_max = counts.disk.bytes_max;
+    out->written_bytes = counts.disk.written_bytes;
+    out->read_bytes = counts.disk.read_bytes;
+    out->writes_refused = counts.disk.over_budget + counts.disk.no_room;
+    out->has_disk = counts.disk.bytes_max > 0 && trouble.code == RESULT_OK;
+    if (trouble.code != RESULT_OK) {
+        (void)snprintf(out->trouble, sizeof out->trouble, "%s", trouble.message);
+    }
+}
+
 void engine_cache_status(struct engine *engine, struct engine_cache_status *out) {
     *out = (struct engine_cache_status){0};
     pthread_mutex_lock(&engine->lock);
     fill_device(engine, out);
     fill_counts(engine, out);
+    if (engine->tier != NULL) {
+        fill_tiers(engine, out);
+    }
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -162,6 +183,6 @@ void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t bloc
 
 void engine_cache_flush(struct engine *engine) {
     pthread_mutex_lock(&engine->lock);
-    (void)kv_store_flush(engine->store, engine_now_ms(engine));
+    (void)kv_store_flush(engine->store, ENGINE_FLUSH_MS, engine_now_ms(engine));
     pthread_mutex_unlock(&engine->lock);
 }

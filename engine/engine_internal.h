@@ -13,6 +13,7 @@
 #include "engine.h"
 #include "forward.h"
 #include "kv_store.h"
+#include "kv_tier.h"
 #include "sampler.h"
 
 #define ENGINE_SEQUENCES_DEFAULT 4
@@ -81,6 +82,7 @@ struct engine {
     struct engram *engram;        /* null for a model without tables */
     struct backend *backend;
     struct kv_cache cache;
+    struct kv_tier *tier;   /* null: none; guarded by the lock */
     struct kv_store *store; /* guarded by the lock */
     struct kv_lineage root;
     struct clock clock;
@@ -108,6 +110,7 @@ struct engine {
     size_t event_capacity, event_first, event_count;
     bool wants_wake;
     struct logits_job *job;
+    int64_t poll_ms; /* when the store wants to be asked again */
 
     /* engine thread only */
     struct forward_segment *segments; /* [sequences_max] */
@@ -118,6 +121,9 @@ struct engine {
     int32_t turn;      /* context that prefills next */
     double row_us;     /* running mean of a prompt row's time; 0: not measured */
 };
+
+/* Longest wait for the disk when the engine is closed or flushed. */
+#define ENGINE_FLUSH_MS 10000
 
 int64_t engine_now_us(void);
 /* Time of the KV store. */
@@ -140,6 +146,10 @@ void engine_store_options(
     const struct model_config *config,
     const struct engine_plan *plan,
     struct kv_store_options *out
+);
+/* Root, description, backend, clock and wake are left to the caller. */
+void engine_tier_options(
+    const struct engine_options *options, size_t block_bytes, struct kv_tier_options *out
 );
 void engine_root_lineage(
     const struct engine *engine, uint32_t numerics, char out[SHA256_HEX_BYTES]

@@ -135,6 +135,19 @@ void engine_store_options(
     };
 }
 
+void engine_tier_options(
+    const struct engine_options *options, size_t block_bytes, struct kv_tier_options *out
+) {
+    *out = (struct kv_tier_options){
+        .directory = options->cache_directory,
+        .host_bytes = options->cache_host_bytes,
+        .block_bytes = block_bytes,
+        .disk_bytes_max = options->cache_disk_bytes,
+        .write_bytes_per_hour = options->cache_write_bytes_hour,
+        .lifetime_ms = options->cache_lifetime_ms,
+    };
+}
+
 /* Bytes of the cache with `beside` blocks more than live sequences need, and of what finds them. */
 static void measure_cache(
     const struct engine_options *options,
@@ -240,7 +253,14 @@ result engine_plan_fill(
     plan.memory_max = options->memory_max != 0 ? options->memory_max
                                                : memory_available() / 100 * DEFAULT_SHARE_PERCENT;
     uint64_t cache_bytes = plan_cache(options, config, &layout, &plan);
-    plan.host_bytes = options->cache_host_bytes;
+    if (layout.block_bytes > 0 && !options->has_no_prefix_cache &&
+        (options->cache_directory != NULL || options->cache_host_bytes > 0)) {
+        struct kv_tier_options tier;
+        struct kv_tier_size tier_size;
+        engine_tier_options(options, layout.block_bytes, &tier);
+        kv_tier_measure(&tier, &tier_size);
+        plan.host_bytes = tier_size.total_bytes;
+    }
     plan.total_beside_weights = cache_bytes + plan.host_bytes + plan.scratch_bytes;
     if (plan.total_beside_weights > plan.memory_max) {
         FAIL(

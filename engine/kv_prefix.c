@@ -303,6 +303,13 @@ uint64_t kv_prefix_unwritten(const struct kv_prefix *tree) {
     return id_of(tree, tree->nodes[0].queue_next);
 }
 
+uint64_t kv_prefix_unwritten_next(const struct kv_prefix *tree, uint64_t node) {
+    int32_t index = node_find(tree, node);
+    ASSERT(index > 0);
+    ASSERT(tree->nodes[index].queue_next != index);
+    return id_of(tree, tree->nodes[index].queue_next);
+}
+
 void kv_prefix_forget_unwritten(struct kv_prefix *tree, uint64_t node) {
     int32_t index = node_find(tree, node);
     if (index != NOWHERE && index != 0) {

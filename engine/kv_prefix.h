@@ -150,6 +150,8 @@ bool kv_prefix_get(const struct kv_prefix *tree, uint64_t node, struct kv_prefix
 /* New nodes wait in the order of their insertion to be written below: the first one, or
  * KV_PREFIX_ROOT when none waits. */
 uint64_t kv_prefix_unwritten(const struct kv_prefix *tree);
+/* The one behind a node that waits. */
+uint64_t kv_prefix_unwritten_next(const struct kv_prefix *tree, uint64_t node);
 /* Takes a node out of that queue: it is written, or never will be. */
 void kv_prefix_forget_unwritten(struct kv_prefix *tree, uint64_t node);
 /* The same for all of the path that belongs to this branch alone, which is abandoned: nodes from

@@ -37,10 +37,10 @@ void kv_store_measure(const struct kv_store_options *options, struct kv_store_si
     *out = (struct kv_store_size){
         .prefix_bytes = kv_prefix_measure(&tree),
         .snapshot_bytes = window_size.total_bytes,
-        .other_bytes = sizeof(struct kv_store) +
-                       KV_STORE_REPLAYS_KNOWN * sizeof(struct derivation) +
-                       (uint64_t)window_size.slots * sizeof(struct snapshot_replays) +
-                       (uint64_t)options->cache->blocks_max * sizeof(int32_t),
+        .other_bytes =
+            sizeof(struct kv_store) + KV_STORE_REPLAYS_KNOWN * sizeof(struct derivation) +
+            (uint64_t)window_size.slots * sizeof(struct snapshot_replays) +
+            (uint64_t)options->cache->blocks_max * (sizeof(int32_t) + sizeof(struct kv_key)),
         .snapshots = window_size.slots,
     };
 }
@@ -58,8 +58,10 @@ static bool block_release(void *context, int32_t block) {
 static void
 node_removed(void *context, const struct kv_prefix_node *node, enum kv_prefix_miss reason) {
     struct kv_store *store = context;
-    (void)reason;
     kv_window_drop_node(store->windows, node->id);
+    if (reason == KV_PREFIX_MISS_EVICTED) {
+        kv_store_tier_evicted(store, node);
+    }
 }
 
 /* A live sequence can always grow, whatever is leased. The pool has a share of blocks_max for each
@@ -99,7 +101,9 @@ static result store_fill(struct kv_store *store, struct error *error) {
     store->path = calloc((size_t)options->cache->blocks_max, sizeof *store->path);
     store->derivations = calloc(KV_STORE_REPLAYS_KNOWN, sizeof *store->derivations);
     store->snapshot_replays = calloc((size_t)size.slots + 1, sizeof *store->snapshot_replays);
-    if (store->path == NULL || store->derivations == NULL || store->snapshot_replays == NULL) {
+    store->keys = calloc((size_t)options->cache->blocks_max, sizeof *store->keys);
+    if (store->path == NULL || store->keys == NULL || store->derivations == NULL ||
+        store->snapshot_replays == NULL) {
         FAIL(error, MEMORY, "no memory for the tables of the KV store");
     }
     int64_t rows = reach(store, options->encoder_layers);
@@ -121,6 +125,8 @@ result kv_store_create(
     }
     store->options = *options;
     store->now_ms = INT64_MIN;
+    store->write_all_ms = INT64_MIN;
+    store->last_block = -1;
     TRY(store_fill(store, error));
     options->cache->make_room = make_room;
     options->cache->make_room_context = store;
@@ -138,6 +144,7 @@ void kv_store_destroy(struct kv_store *store) {
     }
     free(store->snapshot_replays);
     free(store->derivations);
+    free(store->keys);
     free(store->path);
     kv_window_destroy(store->windows);
     kv_prefix_destroy(store->tree);
@@ -180,6 +187,9 @@ void kv_store_note_replay(
 ) {
     struct derivation derivation = {.parent = *parent, .position = position};
     kv_lineage_replay(parent, position, &derivation.child);
+    if (store->options.tier != NULL) {
+        kv_tier_note_lineage(store->options.tier, &derivation.child, parent, position);
+    }
     if (find_derivation(store, &derivation.child) == NULL) {
         store->derivations[store->derivation_next] = derivation;
         store->derivation_next = (store->derivation_next + 1) % KV_STORE_REPLAYS_KNOWN;

@@ -73,7 +73,13 @@ struct kv_binding {
     bool is_waiting;                      /* for blocks from a tier */
     int64_t expected_ms;                  /* of a return; INT64_MAX: unknown */
     uint64_t ticket;                      /* of the read in flight; 0: none */
+    int32_t reads;                        /* started so far */
+    bool is_read_out;                     /* no more reads for this prompt */
+    int32_t restored_from;                /* blocks that were there before the first read */
     int32_t restored_host, restored_disk; /* blocks so far */
+    enum kv_prefix_miss tier_miss;        /* why a tier does not have block `tier_miss_block` */
+    int32_t tier_miss_block;
+    struct kv_binding *waiting_next; /* a waiting binding does not move in memory */
 };
 
 struct kv_prompt {
@@ -154,11 +160,11 @@ void kv_store_end(struct kv_store *store, struct kv_binding *binding, int64_t no
 /* Completions of reads, writing behind, lifetimes: after each step, and when idle. Returns when it
  * wants to be called again; INT64_MAX: when something else happens. */
 int64_t kv_store_poll(struct kv_store *store, int64_t now_ms);
-/* Drops content of a tier above the disk; `blocks` 0: all. */
+/* Drops content of a tier; `blocks` 0: all. The disk's blocks until it is done. */
 void kv_store_drop(struct kv_store *store, enum cache_tier tier, int32_t blocks, int64_t now_ms);
-/* Hands everything that waits to the tier below now; false when the tier takes no more for now: poll
- * and call again. */
-bool kv_store_flush(struct kv_store *store, int64_t now_ms);
+/* Blocks until everything that waits to be written is on disk. False: it is not, because the tier
+ * takes no more for now, or after `timeout_ms` without an end. */
+bool kv_store_flush(struct kv_store *store, int64_t timeout_ms, int64_t now_ms);
 
 struct kv_store_counts {
     struct kv_prefix_counts tree;

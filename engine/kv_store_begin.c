@@ -394,6 +394,10 @@ static void bind(
     const struct find *find
 ) {
     *binding = (struct kv_binding){
+        .lease = binding->lease,
+        .restored_from = binding->restored_from,
+        .tier_miss = binding->tier_miss,
+        .tier_miss_block = binding->tier_miss_block,
         .sequence = sequence,
         .node = find->match.node,
         .filed = find->match.blocks,
@@ -403,11 +407,25 @@ static void bind(
         .restored_host = binding->restored_host,
         .restored_disk = binding->restored_disk,
     };
-    struct error error;
-    if (is_failed(
-            kv_prefix_acquire(store->tree, binding->node, store->now_ms, &binding->lease, &error)
-        )) {
-        binding->lease = 0;
+    kv_store_hold_lease(store, binding);
+}
+
+/* What came from the tiers of the hit, and what they know about the first block that is missing. */
+static void report_tiers(
+    const struct kv_binding *binding, const struct kv_prefix_match *match, struct kv_reuse *out
+) {
+    int32_t from = binding->restored_from * KV_BLOCK_TOKENS;
+    int32_t host = binding->restored_host * KV_BLOCK_TOKENS;
+    int32_t disk = binding->restored_disk * KV_BLOCK_TOKENS;
+    int32_t used = out->hit > from ? out->hit - from : 0;
+    out->restored_host = host < used ? host : used;
+    out->restored_disk = disk < used - out->restored_host ? disk : used - out->restored_host;
+    bool is_told = binding->tier_miss == KV_PREFIX_MISS_EVICTED ||
+                   binding->tier_miss == KV_PREFIX_MISS_EXPIRED ||
+                   binding->tier_miss == KV_PREFIX_MISS_DAMAGED;
+    if (is_told && match->blocks == binding->tier_miss_block && out->miss != KV_PREFIX_MISS_NONE &&
+        out->miss != KV_PREFIX_MISS_OTHER_LINEAGE) {
+        out->miss = binding->tier_miss;
     }
 }
 
@@ -432,10 +450,19 @@ enum kv_begin kv_store_begin(
     ASSERT(sequence->length == 0);
     ASSERT(prompt->count > 0);
     kv_prefix_advance(store->tree, kv_store_time(store, now_ms));
+    if (binding->is_waiting) {
+        return KV_BEGIN_WAIT;
+    }
     struct wish wish = make_wish(store, prompt);
     struct find find = {.lineage = store->options.root};
     if (!store->options.keeps_nothing) {
         look_up(store, &wish, &find);
+        if (kv_store_tier_ask(
+                store, binding, &find.match, prompt->tokens, wish.count, wish.is_replay
+            )) {
+            return KV_BEGIN_WAIT;
+        }
+        kv_store_tier_touch(store, find.match.node);
     } else {
         find.match.miss = KV_PREFIX_MISS_NEVER_COMPUTED;
     }
@@ -469,6 +496,7 @@ enum kv_begin kv_store_begin(
     if (find.hit > out->miss_token) {
         out->miss_token = find.hit;
     }
+    report_tiers(binding, &find.match, out);
     out->window_source = source_of(binding, out, find.snapshot != 0);
     count_reuse(store, prompt, out);
     return KV_BEGIN_READY;

@@ -3,6 +3,7 @@
 #define HEARTH_ENGINE_KV_STORE_INTERNAL_H
 
 #include "kv_store.h"
+#include "kv_tier.h"
 
 /* Inside a prompt an encoder snapshot is taken about as often as a rebuild is long, and not for less
  * than this many rows. */
@@ -24,7 +25,12 @@ struct kv_store {
     struct kv_prefix *tree;
     struct kv_window *windows;
     int64_t now_ms;
-    int32_t *path; /* [blocks_max of a sequence] scratch */
+    int32_t *path;              /* [blocks_max of a sequence] scratch */
+    struct kv_key *keys;        /* the same; null without a tier */
+    struct kv_binding *waiting; /* for blocks of a tier */
+    uint64_t next_ticket;
+    int64_t write_all_ms; /* what was filed until then is written without delay */
+    int32_t last_block;   /* the neighbour of the next one that comes back; -1: none */
     int32_t snapshot_rows;
     struct derivation *derivations; /* ring [KV_STORE_REPLAYS_KNOWN], zero when unused */
     int32_t derivation_next;
@@ -73,6 +79,25 @@ void kv_store_add_replay(
 void kv_store_start_replay(struct kv_store *store, struct kv_binding *binding, int32_t position);
 /* Where the next snapshot inside the prompt is due. */
 void kv_store_plan_cut(const struct kv_store *store, struct kv_binding *binding);
+
+/* The lease moves to the binding's node, or begins there; without one when the node is gone. */
+void kv_store_hold_lease(struct kv_store *store, struct kv_binding *binding);
+
+/* Starts to read what the tiers have of a prompt [count] beyond the match. False: nothing to wait
+ * for, and binding->tier_miss says why. */
+bool kv_store_tier_ask(
+    struct kv_store *store,
+    struct kv_binding *binding,
+    const struct kv_prefix_match *match,
+    const int32_t *tokens,
+    int32_t count,
+    bool any_lineage
+);
+void kv_store_tier_cancel(struct kv_store *store, struct kv_binding *binding);
+void kv_store_tier_evicted(struct kv_store *store, const struct kv_prefix_node *node);
+/* Returns when to call again. */
+int64_t kv_store_tier_poll(struct kv_store *store);
+void kv_store_tier_touch(struct kv_store *store, uint64_t node);
 
 /* Replays that a snapshot depends on; null for none. */
 const struct snapshot_replays *kv_store_snapshot_replays(const struct kv_store *store, uint64_t id);

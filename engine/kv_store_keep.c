@@ -42,7 +42,7 @@ static bool file_next(struct kv_store *store, struct kv_binding *binding) {
     return true;
 }
 
-static void hold_lease(struct kv_store *store, struct kv_binding *binding) {
+void kv_store_hold_lease(struct kv_store *store, struct kv_binding *binding) {
     struct error error;
     if (binding->lease != 0 &&
         kv_prefix_renew(store->tree, binding->lease, binding->node, store->now_ms)) {
@@ -71,9 +71,9 @@ static void file_blocks(struct kv_store *store, struct kv_binding *binding) {
         }
         refiled += binding->filed < before;
         /* The path must not go while it grows. */
-        hold_lease(store, binding);
+        kv_store_hold_lease(store, binding);
     }
-    hold_lease(store, binding);
+    kv_store_hold_lease(store, binding);
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------ */
@@ -97,8 +97,8 @@ capture(struct kv_store *store, struct kv_binding *binding, enum kv_snapshot_kin
     const struct kv_sequence *sequence = binding->sequence;
     struct kv_prefix_node node;
     bool has_node = binding->filed == 0 || kv_prefix_get(store->tree, binding->node, &node);
-    if (store->options.keeps_nothing || sequence->computed == 0 || binding->filed != sequence->computed / KV_BLOCK_TOKENS ||
-        !has_node) {
+    if (store->options.keeps_nothing || sequence->computed == 0 ||
+        binding->filed != sequence->computed / KV_BLOCK_TOKENS || !has_node) {
         return;
     }
     const struct kv_snapshot about = {
@@ -240,7 +240,7 @@ void kv_store_fork(
     child->lease = 0;
     child->is_abandoned = false;
     child->expected_ms = INT64_MAX;
-    hold_lease(store, child);
+    kv_store_hold_lease(store, child);
     if (parent->lease != 0 && !store->options.ignores_events) {
         kv_prefix_tell(store->tree, parent->lease, KV_PREFIX_FORKED, 0, store->now_ms);
     }
@@ -276,6 +276,7 @@ void kv_store_tell(
         estimate_ms,
         store->now_ms
     );
+    store->write_all_ms = store->now_ms;
     if (!is_waiting) {
         binding->lease = 0;
     }
@@ -301,6 +302,7 @@ void kv_store_end(struct kv_store *store, struct kv_binding *binding, int64_t no
 void kv_store_cancel(struct kv_store *store, struct kv_binding *binding, int64_t now_ms) {
     ASSERT(binding->sequence == NULL);
     (void)kv_store_time(store, now_ms);
+    kv_store_tier_cancel(store, binding);
     if (binding->lease != 0) {
         kv_prefix_release(store->tree, binding->lease, store->now_ms);
     }
@@ -309,19 +311,21 @@ void kv_store_cancel(struct kv_store *store, struct kv_binding *binding, int64_t
 
 int64_t kv_store_poll(struct kv_store *store, int64_t now_ms) {
     kv_prefix_advance(store->tree, kv_store_time(store, now_ms));
-    return kv_window_advance(store->windows, store->now_ms);
+    int64_t windows_ms = kv_window_advance(store->windows, store->now_ms);
+    int64_t tier_ms = kv_store_tier_poll(store);
+    return windows_ms < tier_ms ? windows_ms : tier_ms;
 }
 
 void kv_store_drop(struct kv_store *store, enum cache_tier tier, int32_t blocks, int64_t now_ms) {
     (void)kv_store_time(store, now_ms);
+    struct kv_tier *below = store->options.tier;
     if (tier == CACHE_TIER_TREE) {
         (void)kv_prefix_evict(store->tree, blocks > 0 ? blocks : INT32_MAX, store->now_ms);
     } else if (tier == CACHE_TIER_SNAPSHOTS) {
         kv_window_drop_all(store->windows);
+    } else if (tier == CACHE_TIER_HOST && below != NULL) {
+        (void)kv_tier_drop_host(below, blocks);
+    } else if (tier == CACHE_TIER_DISK && below != NULL) {
+        (void)kv_tier_drop_disk(below, blocks);
     }
-}
-
-bool kv_store_flush(struct kv_store *store, int64_t now_ms) {
-    (void)kv_store_time(store, now_ms);
-    return true;
 }

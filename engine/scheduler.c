@@ -9,6 +9,8 @@
 #include "engine_internal.h"
 #include "engram.h"
 
+#define IDLE_MS_MAX 60000 /* a clock given by a test may stand still */
+
 int64_t engine_now_ms(const struct engine *engine) {
     return clock_monotonic_ms(&engine->clock);
 }
@@ -260,10 +262,14 @@ static void boundary(struct engine *engine) {
             finish(engine, context, FINISH_CANCELLED, NULL);
         }
     }
-    (void)kv_store_poll(engine->store, engine_now_ms(engine));
+    engine->poll_ms = kv_store_poll(engine->store, engine_now_ms(engine));
     for (struct context *next = next_queued(engine, 0); next != NULL;) {
         uint64_t number = next->queue_number;
+        int32_t reads = next->binding.reads;
         admit(engine, next);
+        if (next->is_restoring && next->binding.reads != reads) {
+            engine->poll_ms = engine_now_ms(engine); /* what lies in host memory is there already */
+        }
         if (next->is_cancelled && (next->state == CONTEXT_RUNNING || next->is_restoring)) {
             stop_restoring(engine, next);
             finish(engine, next, FINISH_CANCELLED, NULL);
@@ -592,6 +598,25 @@ static bool work(struct engine *engine) {
     return did;
 }
 
+/* Until something is posted, or the store has something to do. Lock held. */
+static void wait_for_work(struct engine *engine) {
+    if (engine->poll_ms == INT64_MAX) {
+        pthread_cond_wait(&engine->to_engine, &engine->lock);
+        return;
+    }
+    int64_t left_ms = engine->poll_ms - engine_now_ms(engine);
+    left_ms = left_ms < 1 ? 1 : left_ms > IDLE_MS_MAX ? IDLE_MS_MAX : left_ms;
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += left_ms / 1000;
+    until.tv_nsec += left_ms % 1000 * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    (void)pthread_cond_timedwait(&engine->to_engine, &engine->lock, &until);
+}
+
 void *engine_thread_main(void *argument) {
     struct engine *engine = argument;
     pthread_mutex_lock(&engine->lock);
@@ -607,7 +632,7 @@ void *engine_thread_main(void *argument) {
             continue; /* something may have been posted meanwhile */
         }
         if (!did && !engine->is_stopping) {
-            pthread_cond_wait(&engine->to_engine, &engine->lock);
+            wait_for_work(engine);
         }
     }
     pthread_mutex_unlock(&engine->lock);

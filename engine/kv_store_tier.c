@@ -1,0 +1,327 @@
+/* Blocks that go to the tiers below and come back. See kv_store.h and kv_tier.h. */
+#include "kv_store_internal.h"
+
+/* Keys made before asking whether the tiers have them: a prompt of which they have nothing costs no
+ * more than these. */
+#define KEYS_AT_ONCE 64
+/* Approximate lineages tried for one continuation. */
+#define LINEAGES_TRIED 8
+/* A path may change its lineage at every replay; each takes one read. */
+#define READS_MAX ENGINE_REPLAYS_MAX
+/* A read may end without a word when its wake is missed: asked again after this. */
+#define READ_POLL_MS 5
+/* The queue to disk is full, or the budget of the hour is spent. */
+#define WRITE_RETRY_MS 200
+
+/* ---- coming back ---------------------------------------------------------------------------- */
+
+static void stop_waiting(struct kv_store *store, struct kv_binding *binding) {
+    struct kv_binding **link = &store->waiting;
+    while (*link != NULL && *link != binding) {
+        link = &(*link)->waiting_next;
+    }
+    if (*link != NULL) {
+        *link = binding->waiting_next;
+    }
+    binding->waiting_next = NULL;
+    binding->is_waiting = false;
+    binding->ticket = 0;
+}
+
+void kv_store_tier_cancel(struct kv_store *store, struct kv_binding *binding) {
+    if (binding->is_waiting) {
+        kv_tier_cancel(store->options.tier, binding->ticket);
+        stop_waiting(store, binding);
+    }
+}
+
+/* Origins of a lineage that only the tiers know. */
+static bool learn_lineage(struct kv_store *store, const struct kv_lineage *lineage) {
+    struct kv_lineage at = *lineage;
+    for (int32_t i = 0; i < ENGINE_REPLAYS_MAX && !is_root(store, &at); i++) {
+        struct kv_lineage parent;
+        int32_t position = 0;
+        if (!kv_tier_lineage(store->options.tier, &at, &parent, &position)) {
+            break; /* the store may know it all the same */
+        }
+        kv_store_note_replay(store, &parent, position);
+        at = parent;
+    }
+    struct window_replay replays[ENGINE_REPLAYS_MAX];
+    int32_t count = 0;
+    return kv_store_resolve(store, lineage, replays, &count);
+}
+
+/* How many blocks of the prompt after `from` the tiers have under the lineage; their keys are in
+ * store->keys then. */
+static int32_t count_continuation(
+    struct kv_store *store,
+    const struct kv_lineage *lineage,
+    const struct kv_key *parent,
+    const int32_t *tokens,
+    int32_t blocks,
+    enum kv_prefix_miss *why
+) {
+    struct kv_key last = *parent;
+    int32_t found = 0;
+    *why = KV_PREFIX_MISS_NONE;
+    for (int32_t made = 0; made < blocks && found == made;) {
+        int32_t some = blocks - made < KEYS_AT_ONCE ? blocks - made : KEYS_AT_ONCE;
+        kv_key_path(
+            &last, lineage, tokens + (size_t)made * KV_BLOCK_TOKENS, some, store->keys + made
+        );
+        found += kv_tier_find(store->options.tier, store->keys + made, some, why);
+        made += some;
+        last = store->keys[made - 1];
+    }
+    return found;
+}
+
+bool kv_store_tier_ask(
+    struct kv_store *store,
+    struct kv_binding *binding,
+    const struct kv_prefix_match *match,
+    const int32_t *tokens,
+    int32_t count,
+    bool any_lineage
+) {
+    struct kv_tier *tier = store->options.tier;
+    if (tier == NULL || binding->reads == READS_MAX || binding->is_read_out) {
+        return false;
+    }
+    struct kv_prefix_node node = {0};
+    struct kv_lineage lineage = store->options.root;
+    if (kv_prefix_get(store->tree, match->node, &node)) {
+        lineage = node.lineage;
+    }
+    int32_t blocks = (count > 0 ? (count - 1) / KV_BLOCK_TOKENS : 0) - match->blocks;
+    blocks = blocks < KV_TIER_KEYS_MAX ? blocks : KV_TIER_KEYS_MAX;
+    if (blocks <= 0) {
+        return false;
+    }
+    tokens += (size_t)match->blocks * KV_BLOCK_TOKENS;
+    enum kv_prefix_miss why;
+    int32_t found = count_continuation(store, &lineage, &node.key, tokens, blocks, &why);
+    binding->tier_miss = found == 0 ? why : KV_PREFIX_MISS_NONE;
+    binding->tier_miss_block = match->blocks;
+    struct kv_lineage others[LINEAGES_TRIED];
+    int32_t tried =
+        found == 0 && any_lineage ? kv_tier_lineages(tier, &node.key, others, LINEAGES_TRIED) : 0;
+    for (int32_t i = 0; i < tried && found == 0; i++) {
+        if (!kv_lineage_equals(&others[i], &lineage) && learn_lineage(store, &others[i])) {
+            found = count_continuation(store, &others[i], &node.key, tokens, blocks, &why);
+        }
+    }
+    uint64_t ticket = store->next_ticket + 1;
+    if (found == 0 || !kv_tier_read(tier, ticket, store->keys, found)) {
+        return false;
+    }
+    store->next_ticket = ticket;
+    binding->ticket = ticket;
+    binding->reads++;
+    if (binding->restored_host + binding->restored_disk == 0) {
+        binding->restored_from = match->blocks;
+    }
+    binding->is_waiting = true;
+    binding->waiting_next = store->waiting;
+    store->waiting = binding;
+    binding->node = match->node;
+    kv_store_hold_lease(store, binding);
+    return true;
+}
+
+static int32_t take_block(struct kv_store *store) {
+    struct kv_cache *cache = store->options.cache;
+    if (cache->block_free_count == 0 && cache->make_room != NULL) {
+        cache->make_room(cache->make_room_context, 1);
+    }
+    return cache->block_free_count == 0 ? -1 : kv_block_take(cache, store->last_block);
+}
+
+/* Files one block below the binding's node. False: there is no room, or the node is gone. */
+static bool file_record(
+    struct kv_store *store, struct kv_binding *binding, const struct kv_tier_record *record
+) {
+    struct kv_prefix_node node = {0};
+    (void)kv_prefix_get(store->tree, binding->node, &node);
+    if (!kv_key_equals(&node.key, &record->parent)) {
+        return false;
+    }
+    int32_t block = take_block(store);
+    if (block < 0) {
+        return false;
+    }
+    store->last_block = block;
+    int32_t compressed[KV_BLOCK_TOKENS] = {0};
+    for (int32_t i = 0; store->options.compress != NULL && i < KV_BLOCK_TOKENS; i++) {
+        compressed[i] = store->options.compress(store->options.compress_context, record->tokens[i]);
+    }
+    kv_block_fill(store->options.cache, block, record->tokens, compressed, record->bytes);
+    struct kv_prefix_insertion insertion;
+    struct error error;
+    result filed = kv_prefix_insert(
+        store->tree,
+        binding->node,
+        &record->lineage,
+        record->tokens,
+        block,
+        store->now_ms,
+        &insertion,
+        &error
+    );
+    if (is_failed(filed)) {
+        (void)kv_block_drop(store->options.cache, block);
+        return false;
+    }
+    binding->node = insertion.node;
+    kv_store_hold_lease(store, binding);
+    if (kv_tier_is_written(store->options.tier, &record->key)) {
+        kv_prefix_forget_unwritten(store->tree, insertion.node);
+    }
+    return true;
+}
+
+static void
+take_batch(struct kv_store *store, struct kv_binding *binding, const struct kv_tier_batch *batch) {
+    int32_t filed = 0;
+    while (filed < batch->count && file_record(store, binding, &batch->records[filed])) {
+        filed++;
+    }
+    *(batch->from_disk ? &binding->restored_disk : &binding->restored_host) += filed;
+    *(batch->from_disk ? &store->counts.restored_disk_blocks : &store->counts.restored_host_blocks
+    ) += (uint64_t)filed;
+    bool is_cut_short = filed < batch->count;
+    if (is_cut_short) {
+        kv_tier_cancel(store->options.tier, batch->ticket);
+        binding->is_read_out = true;
+    } else if (batch->is_last && batch->miss != KV_PREFIX_MISS_NONE) {
+        binding->tier_miss = batch->miss;
+        binding->tier_miss_block =
+            binding->restored_from + binding->restored_host + binding->restored_disk;
+        binding->is_read_out = true;
+    }
+    if (is_cut_short || batch->is_last) {
+        stop_waiting(store, binding);
+    }
+}
+
+static void take_batches(struct kv_store *store) {
+    struct kv_tier *tier = store->options.tier;
+    struct kv_tier_batch batch;
+    for (int32_t i = 0; i < KV_TIER_BATCHES && kv_tier_next(tier, &batch); i++) {
+        struct kv_binding *binding = store->waiting;
+        while (binding != NULL && binding->ticket != batch.ticket) {
+            binding = binding->waiting_next;
+        }
+        if (binding != NULL) {
+            take_batch(store, binding, &batch);
+        }
+        kv_tier_done(tier, &batch);
+    }
+}
+
+/* ---- going down ----------------------------------------------------------------------------- */
+
+static struct kv_tier_record
+record_of(const struct kv_store *store, const struct kv_prefix_node *node) {
+    return (struct kv_tier_record){
+        .key = node->key,
+        .parent = node->parent_key,
+        .lineage = node->lineage,
+        .tokens = node->tokens,
+        .bytes = kv_block_address(store->options.cache, node->block),
+    };
+}
+
+void kv_store_tier_evicted(struct kv_store *store, const struct kv_prefix_node *node) {
+    if (store->options.tier != NULL) {
+        struct kv_tier_record record = record_of(store, node);
+        kv_tier_put_host(store->options.tier, &record, 1);
+    }
+}
+
+/* The next blocks that are due, at most KV_TIER_BATCH_BLOCKS. Returns how many were dealt with; 0:
+ * none is due or the tier takes none, *next_ms says when to ask again. */
+static int32_t write_some(struct kv_store *store, int64_t *next_ms) {
+    struct kv_tier_record records[KV_TIER_BATCH_BLOCKS];
+    uint64_t nodes[KV_TIER_BATCH_BLOCKS];
+    int32_t count = 0;
+    int32_t room = kv_tier_room(store->options.tier);
+    room = room < KV_TIER_BATCH_BLOCKS ? room : KV_TIER_BATCH_BLOCKS;
+    uint64_t at = kv_prefix_unwritten(store->tree);
+    *next_ms = INT64_MAX;
+    while (at != KV_PREFIX_ROOT && count < room) {
+        struct kv_prefix_node node;
+        bool is_there = kv_prefix_get(store->tree, at, &node);
+        ASSERT(is_there);
+        int64_t due_ms = node.filed_ms + KV_STORE_WRITE_AFTER_MS;
+        if (due_ms > store->now_ms && node.filed_ms > store->write_all_ms) {
+            *next_ms = due_ms;
+            break;
+        }
+        uint64_t next = kv_prefix_unwritten_next(store->tree, at);
+        if (node.is_abandoned) {
+            kv_prefix_forget_unwritten(store->tree, at);
+        } else {
+            records[count] = record_of(store, &node);
+            nodes[count++] = at;
+        }
+        at = next;
+    }
+    if (count == 0 && room == 0 && at != KV_PREFIX_ROOT) {
+        *next_ms = store->now_ms + WRITE_RETRY_MS;
+    }
+    int32_t written = count == 0 ? 0 : kv_tier_write(store->options.tier, records, count);
+    for (int32_t i = 0; i < written; i++) {
+        kv_prefix_forget_unwritten(store->tree, nodes[i]);
+    }
+    if (written < count) {
+        *next_ms = store->now_ms + WRITE_RETRY_MS;
+    }
+    return written;
+}
+
+int64_t kv_store_tier_poll(struct kv_store *store) {
+    if (store->options.tier == NULL) {
+        return INT64_MAX;
+    }
+    take_batches(store);
+    int64_t next_ms = INT64_MAX;
+    if (write_some(store, &next_ms) > 0) {
+        next_ms = store->now_ms; /* the rest after the next step */
+    }
+    int64_t read_ms = store->waiting != NULL ? store->now_ms + READ_POLL_MS : INT64_MAX;
+    return next_ms < read_ms ? next_ms : read_ms;
+}
+
+bool kv_store_flush(struct kv_store *store, int64_t timeout_ms, int64_t now_ms) {
+    (void)kv_store_time(store, now_ms);
+    struct kv_tier *tier = store->options.tier;
+    if (tier == NULL) {
+        return true;
+    }
+    store->write_all_ms = store->now_ms;
+    int64_t next_ms = 0;
+    do {
+        while (write_some(store, &next_ms) > 0) {
+        }
+        if (!kv_tier_flush(tier, timeout_ms)) {
+            return false;
+        }
+    } while (next_ms != INT64_MAX && kv_tier_room(tier) > 0);
+    return kv_prefix_unwritten(store->tree) == KV_PREFIX_ROOT;
+}
+
+/* A hit keeps what it used alive below as well. */
+void kv_store_tier_touch(struct kv_store *store, uint64_t node) {
+    if (store->options.tier == NULL) {
+        return;
+    }
+    int32_t count = 0;
+    struct kv_prefix_node about;
+    while (count < store->options.cache->blocks_max && kv_prefix_get(store->tree, node, &about)) {
+        store->keys[count++] = about.key;
+        node = about.parent;
+    }
+    kv_tier_touch(store->options.tier, store->keys, count);
+}
