@@ -291,6 +291,7 @@ void disk_state_save(struct kv_disk *disk);
 MUST_CHECK result disk_lineage_number(
     struct kv_disk *disk, const struct kv_lineage *lineage, uint32_t *out, struct error *error
 );
+void disk_lineages_compact(struct kv_disk *disk);
 uint32_t disk_lineage_find(const struct kv_disk *disk, const struct kv_lineage *lineage);
 /* Whether the derivation from the root is known. */
 bool disk_lineage_is_known(const struct kv_disk *disk, uint32_t number);

@@ -93,6 +93,9 @@ open_inside(struct kv_disk *disk, const struct kv_disk_options *options, struct 
     TRY(disk_segments_load(disk, error));
     set_budgets(disk, options); /* a quarter of what is free, with what is here already */
     hour_from_records(disk);
+    if (disk->mode == KV_DISK_WRITER && disk->lineage_count > DISK_LINEAGES_MAX / 2) {
+        disk_lineages_compact(disk);
+    }
     if (options->description != NULL) {
         disk->noted = (struct disk_budgets){disk->bytes_max, disk->hour_max, disk->lifetime_ms};
     }

@@ -138,6 +138,38 @@ lineage_append(struct kv_disk *disk, const struct disk_lineage *lineage, struct 
     );
 }
 
+/* Lineages that no block needs any more go from the file; the table loses them at the next start. */
+void disk_lineages_compact(struct kv_disk *disk) {
+    CLEANUP(free_cleanup) uint8_t *is_needed = calloc(disk->lineage_count, 1);
+    CLEANUP(buffer_deinit) struct buffer file;
+    struct error ignored;
+    buffer_init(&file, (size_t)DISK_LINEAGES_MAX * DISK_LINEAGE_BYTES);
+    if (is_needed == NULL) {
+        return; /* another start may have the memory */
+    }
+    for (uint32_t i = 0; i < disk->index.high; i++) {
+        const struct disk_entry *e = &disk->index.entries[i];
+        uint32_t at = e->segment == DISK_NONE ? 0 : e->lineage;
+        while (at != 0 && is_needed[at] == 0 && disk->lineages[at].is_known) {
+            is_needed[at] = 1;
+            at = disk->lineages[at].parent;
+        }
+    }
+    for (uint32_t i = 1; i < disk->lineage_count; i++) {
+        const struct disk_lineage_slot *slot = &disk->lineages[i];
+        uint8_t bytes[DISK_LINEAGE_BYTES];
+        if (is_needed[i] != 0) {
+            const struct disk_lineage lineage = {
+                slot->lineage, disk->lineages[slot->parent].lineage, slot->position};
+            disk_lineage_encode(&lineage, bytes);
+            if (is_failed(buffer_append(&file, view_of(bytes, sizeof bytes), &ignored))) {
+                return;
+            }
+        }
+    }
+    (void)disk_file_replace(disk->fd, LINEAGES_NAME, buffer_view(&file)); /* or the old one stays */
+}
+
 result kv_disk_note_lineage(
     struct kv_disk *disk,
     const struct kv_lineage *child,

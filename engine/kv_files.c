@@ -153,6 +153,7 @@ static result describe(
     struct kv_disk_counts counts;
     struct disk_info info;
     TRY(files_open(cache, out->name, &options, &disk, error));
+    ASSERT(disk != NULL);
     if (files_identify(disk->fd, &info)) {
         memcpy(out->description, info.description, sizeof out->description);
     }
@@ -314,6 +315,7 @@ result kv_files_verify(
     };
     CLEANUP(kv_disk_cleanup) struct kv_disk *disk = NULL;
     TRY(files_open(cache, folder, &options, &disk, error));
+    ASSERT(disk != NULL);
     CLEANUP(free_cleanup) uint8_t *bytes = malloc(disk->block_bytes);
     if (bytes == NULL) {
         FAIL(error, MEMORY, "no memory for a block of %zu bytes", disk->block_bytes);
@@ -347,6 +349,7 @@ result kv_files_evict(
     struct kv_disk_options options = {.clock = *clock, .mode = KV_DISK_WRITER};
     CLEANUP(kv_disk_cleanup) struct kv_disk *disk = NULL;
     TRY(files_open(cache, folder, &options, &disk, error));
+    ASSERT(disk != NULL);
     int64_t before = disk->index.count;
     if (what->everything) {
         (void)kv_disk_drop(disk, 0);

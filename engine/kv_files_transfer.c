@@ -166,6 +166,7 @@ result kv_files_export(
     struct kv_disk_options options = {.clock = *clock, .mode = KV_DISK_READER};
     CLEANUP(kv_disk_cleanup) struct kv_disk *disk = NULL;
     TRY(files_open(cache, folder, &options, &disk, error));
+    ASSERT(disk != NULL);
     CLEANUP(free_cleanup) uint8_t *wanted = calloc((size_t)disk->index.high + 1, 1);
     CLEANUP(free_cleanup)
     uint32_t *stack = calloc((size_t)disk->index.high + 1, sizeof(uint32_t));

@@ -45,6 +45,7 @@ static result choose(
     const struct clock clock = clock_real();
     TRY(cache_directory(arguments, false, cache, error));
     TRY(kv_files_list(buffer_text(cache), &clock, list, error));
+    ASSERT(*list != NULL);
     size_t kept = 0;
     for (size_t i = 0; i < (*list)->count; i++) {
         if (is_chosen(arguments, &(*list)->folders[i])) {
@@ -242,6 +243,7 @@ static int cache_show(const struct cli_arguments *arguments) {
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     result shown = choose(arguments, &cache, &list, &error);
     if (is_ok(shown)) {
+        ASSERT(list != NULL);
         shown = show_write(list, cli_has(arguments, "json"), &text, &error);
     }
     return is_failed(shown) ? cli_fail_error(shown, &error) : print_buffer(&text, STATUS_DONE);
@@ -317,6 +319,7 @@ static int cache_verify(const struct cli_arguments *arguments) {
     if (is_failed(chosen)) {
         return cli_fail_error(chosen, &error);
     }
+    ASSERT(list != NULL);
     for (size_t i = 0; i < list->count; i++) {
         struct kv_files_checked checked = {0};
         int64_t named = 0;
@@ -396,6 +399,7 @@ static int cache_evict(const struct cli_arguments *arguments) {
     if (is_failed(chosen)) {
         return cli_fail_error(chosen, &error);
     }
+    ASSERT(list != NULL);
     for (size_t i = 0; i < list->count; i++) {
         const char *name = list->folders[i].name;
         int64_t removed = 0;
@@ -540,6 +544,7 @@ static int cache_export(const struct cli_arguments *arguments) {
     if (is_failed(done)) {
         return cli_fail_error(done, &error);
     }
+    ASSERT(list != NULL);
     if (list->count != 1) {
         return cli_usage(
             arguments,

@@ -3,11 +3,14 @@
 #include "kv_disk_support.h"
 
 #include "engine/kv_disk_internal.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -442,6 +445,35 @@ static void kv_disk_lineages_are_known_before_their_blocks(void **state) {
     tier_remove(&tier);
 }
 
+static void kv_disk_lineages_that_nothing_needs_go(void **state) {
+    (void)state;
+    struct tier tier;
+    struct error error;
+    struct block parent;
+    struct kv_lineage above;
+    result wrote;
+    tier_make(&tier, MINI_BYTES);
+    tier_open(&tier);
+    tier_put_path(&tier, 1001, 6);
+    block_make(&tier, 1001, 4, &parent);
+    struct kv_lineage chain[5] = {tier.options.root};
+    for (int32_t i = 1; i < 5; i++) { /* a block under the third needs the first two as well */
+        kv_lineage_replay(&chain[i - 1], 640 + 2 * i, &chain[i]);
+        result noted =
+            kv_disk_note_lineage(tier.disk, &chain[i], &chain[i - 1], 640 + 2 * i, &error);
+        assert_true(is_ok(noted));
+    }
+    assert_int_equal(put_under(&tier, &chain[3], &parent.key, &wrote), KV_DISK_WRITTEN);
+    disk_lineages_compact(tier.disk);
+    tier_reopen(&tier);
+    int32_t position = 0;
+    for (int32_t i = 1; i < 5; i++) {
+        assert_int_equal(kv_disk_lineage(tier.disk, &chain[i], &above, &position), i < 4);
+    }
+    assert_int_equal(kv_disk_lineages(tier.disk, &parent.key, chain, 4), 2);
+    tier_remove(&tier);
+}
+
 /* ---- directories that cannot be used --------------------------------------------------------- */
 
 static void kv_disk_second_process_is_refused_by_name(void **state) {
@@ -522,6 +554,61 @@ static void kv_disk_directories_that_cannot_be_used(void **state) {
     assert_string_equal(disk_network_name(0xFE534D42), "smb2");
     assert_null(disk_network_name(0xEF53));     /* ext4 */
     assert_null(disk_network_name(0x01021994)); /* tmpfs */
+}
+
+/* In a mount namespace of its own; status 77: not allowed here. */
+static int use_mounts(struct tier *tier) {
+    struct error error = {0};
+    if (unshare(CLONE_NEWNS) != 0 || mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mkdir(tier->directory, 0700) != 0 ||
+        mount("tmpfs", tier->directory, "tmpfs", 0, "size=512k,mode=700") != 0) {
+        return 77;
+    }
+    struct kv_disk *disk = NULL;
+    tier_open(tier);
+    int32_t written = 0;
+    while (tier_put(tier, 1000 * written, 0) == KV_DISK_WRITTEN) {
+        written++;
+    }
+    kv_disk_trouble(tier->disk, &error);
+    if (error.foreign != ENOSPC || written < 20 || !tier_get(tier, 1000 * (written - 1), 0)) {
+        return 1;
+    }
+    tier_reopen(tier); /* whatever could not be saved */
+    if (!tier_get(tier, 1000 * (written - 1), 0) || tier_counts(tier).blocks != written) {
+        return 2;
+    }
+    tier_close(tier);
+    if (mount("", tier->directory, NULL, MS_REMOUNT | MS_RDONLY, NULL) != 0) {
+        return 77;
+    }
+    if (kv_disk_open(&disk, &tier->options, &error).code != RESULT_IO ||
+        strstr(error.message, "Read-only file system") == NULL) {
+        return 3;
+    }
+    tier->options.mode = KV_DISK_READER;
+    tier_open(tier);
+    return tier_get(tier, 1000, 0) ? 0 : 4;
+}
+
+static void kv_disk_read_only_and_full_file_systems(void **state) {
+    (void)state;
+    struct tier tier;
+    tier_make(&tier, MINI_BYTES);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        _exit(use_mounts(&tier));
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    tier_remove(&tier);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        print_message("mounting is not allowed here\n");
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
 }
 
 static void kv_disk_other_versions_are_named(void **state) {
@@ -642,7 +729,9 @@ int main(void) {
         cmocka_unit_test(kv_disk_hour_budget_slides_and_survives),
         cmocka_unit_test(kv_disk_orphans_go_first_and_are_adopted),
         cmocka_unit_test(kv_disk_lineages_are_known_before_their_blocks),
+        cmocka_unit_test(kv_disk_lineages_that_nothing_needs_go),
         cmocka_unit_test(kv_disk_second_process_is_refused_by_name),
+        cmocka_unit_test(kv_disk_read_only_and_full_file_systems),
         cmocka_unit_test(kv_disk_directories_that_cannot_be_used),
         cmocka_unit_test(kv_disk_other_versions_are_named),
         cmocka_unit_test(kv_disk_planted_files_are_left_alone),
