@@ -180,7 +180,10 @@ static void show_cache_trouble(struct run *run) {
         return;
     }
     memcpy(run->cache_trouble, trouble, sizeof trouble);
-    struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(trouble)};
+    char text[sizeof trouble + 32];
+    int length = snprintf(text, sizeof text, "no cache on disk: %s", trouble);
+    ASSERT(length > 0);
+    struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(text)};
     show(run, &warning);
 }
 

@@ -751,6 +751,69 @@ static void every_stop_has_a_name_of_its_own(void **state) {
     }
 }
 
+/* ---- resume --------------------------------------------------------------------------------- */
+
+/* Two calls of the last turn: one has its result, the other runs before the next turn. */
+static void resumed_agent_runs_the_calls_that_never_ran(void **state) {
+    (void)state;
+    static const struct chat_call calls[] = {
+        {.id = {(const unsigned char *)"call_0", 6}, .name = {(const unsigned char *)"read", 4}},
+        {.id = {(const unsigned char *)"call_1", 6}, .name = {(const unsigned char *)"shell", 5}},
+    };
+    const struct chat_message messages[] = {
+        {.role = CHAT_SYSTEM, .content = view_of_text("s")},
+        {.role = CHAT_USER, .content = view_of_text("u")},
+        {.role = CHAT_ASSISTANT, .calls = calls, .call_count = 2},
+        {.role = CHAT_TOOL, .content = view_of_text("ok"), .call_id = calls[0].id},
+    };
+    const struct agent_resume resume = {
+        .messages = messages,
+        .message_count = COUNT_OF(messages),
+        .context_messages = 3,
+        .context_tokens = 100,
+        .turns = 5,
+        .has_calls = true,
+        .turn_message = 2,
+        .next_call = 1,
+        .calls_total = 2,
+    };
+    const struct agent_options options = {.context_max = 1000, .turns_max = 2, .resume = &resume};
+    struct error error = {0};
+    CLEANUP(agent_cleanup) struct agent *agent = NULL;
+    assert_true(is_ok(agent_create(&agent, &options, &error)));
+    assert_int_equal(agent_turns(agent), 5);
+    assert_int_equal(agent_turns_max(agent), 7);
+    static const struct {
+        enum agent_event_type event;
+        enum agent_effect_type effect;
+    } steps[] = {
+        {AGENT_START, AGENT_RECORD_BEGIN},
+        {AGENT_RECORDED, AGENT_RECORD_CALL},
+        {AGENT_RECORDED, AGENT_CALL},
+        {AGENT_CALLED, AGENT_RECORD_RESULT},
+        {AGENT_RECORDED, AGENT_RECORD_TURN}, /* the turn of the calls was closed before */
+        {AGENT_RECORDED, AGENT_GENERATE},
+    };
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        struct agent_effects effects;
+        const struct agent_event event = {
+            .type = steps[i].event, .text = view_of_text("fine"), .append_tokens = 7};
+        agent_handle(agent, &event, &effects);
+        assert_int_equal(effects.count, 1);
+        assert_int_equal(effects.items[0].type, steps[i].effect);
+        if (steps[i].effect == AGENT_RECORD_CALL) {
+            assert_int_equal(effects.items[0].call_index, 1);
+        } else if (steps[i].effect == AGENT_RECORD_TURN) {
+            assert_int_equal(effects.items[0].from_message, 3);
+        } else if (steps[i].effect == AGENT_GENERATE) {
+            assert_int_equal(effects.items[0].tokens_max, 1000 - 107);
+            assert_int_equal(effects.items[0].first_call_number, 2);
+        }
+    }
+    assert_int_equal(chat_conversation_count(agent_conversation(agent)), 5);
+    assert_int_equal(agent_turns(agent), 6);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(turn_without_call_ends_the_run),
@@ -785,6 +848,7 @@ int main(void) {
         cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(same_events_give_same_effects),
         cmocka_unit_test(every_stop_has_a_name_of_its_own),
+        cmocka_unit_test(resumed_agent_runs_the_calls_that_never_ran),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

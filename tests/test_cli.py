@@ -525,6 +525,27 @@ def test_a_second_run_writes_the_same_text_and_the_record_holds_the_contract():
                          re.M), shown
 
 
+def test_trouble_of_the_cache_directory_is_one_warning_and_never_fatal():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "1", "--cache", "off"), 4)
+        cache = pathlib.Path(scratch.state, "cache")
+        assert not cache.exists()
+        cache.write_text("a file in its place")
+        done = check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "1", "--json"), 4)
+        warnings = [json.loads(line) for line in done.stdout.splitlines()
+                    if json.loads(line)["event"] == "warning"]
+        assert len(warnings) == 1, warnings
+        assert warnings[0]["text"].startswith("no cache on disk: ") and "cache" in warnings[0]["text"]
+        assert cache.read_text() == "a file in its place"
+        doctor = hearth("doctor", "--state", scratch.state).stdout.decode()
+        assert re.search("^weak  cache .* is no directory: runs keep no cache", doctor, re.M), doctor
+        cache.unlink()
+        check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "1"), 4)
+        assert cache.is_dir() and cache.stat().st_mode & 0o777 == 0o700
+
+
 def test_log_level_comes_from_the_environment():
     needs_sandbox()
     with Scratch() as scratch:

@@ -409,11 +409,11 @@ static void trouble_of_the_cache_is_one_warning(void **state) {
     (void)state;
     struct fixture fixture;
     setup(&fixture, DISPLAY_JSON, call_then_answer, COUNT_OF(call_then_answer));
-    fake_engine_set_trouble(fixture.engine, "no disk cache: /x is read-only");
+    fake_engine_set_trouble(fixture.engine, "/x is read-only");
     run(&fixture);
     assert_int_equal(fixture.outcome.exit_status, 0);
     const char *line =
-        "{\"event\":\"warning\",\"turn\":0,\"text\":\"no disk cache: /x is read-only\"}";
+        "{\"event\":\"warning\",\"turn\":0,\"text\":\"no cache on disk: /x is read-only\"}";
     struct view written = buffer_view(&fixture.written);
     size_t at = view_find(written, view_of_text(line), 0);
     assert_true(at != SIZE_MAX);
