@@ -521,10 +521,11 @@ int32_t kv_tier_drop_disk(struct kv_tier *tier, int32_t blocks) {
     tier->wants_drop = true;
     tier->drop_blocks = blocks;
     pthread_cond_signal(&tier->to_worker);
-    while (tier->wants_drop) {
-        pthread_cond_wait(&tier->to_caller, &tier->lock);
+    int64_t until = kv_tier_machine_ms() + tier->options.close_timeout_ms;
+    while (tier->wants_drop && kv_tier_machine_ms() < until) {
+        kv_tier_wait(tier, &tier->to_caller, until);
     }
-    int64_t dropped = tier->dropped;
+    int64_t dropped = tier->wants_drop ? 0 : tier->dropped;
     pthread_mutex_unlock(&tier->lock);
     return narrow_i32(dropped);
 }

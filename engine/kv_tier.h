@@ -159,7 +159,8 @@ MUST_CHECK bool kv_tier_lineage(
 
 /* Drops blocks (0: all that nobody reads), as pressure would; returns their number. */
 int32_t kv_tier_drop_host(struct kv_tier *tier, int32_t blocks);
-int32_t kv_tier_drop_disk(struct kv_tier *tier, int32_t blocks); /* waits for the worker */
+/* Waits for the worker, close_timeout_ms at most; 0 then, and it happens later. */
+int32_t kv_tier_drop_disk(struct kv_tier *tier, int32_t blocks);
 
 struct kv_tier_counts {
     int32_t host_blocks, host_blocks_max, queued_blocks, tickets;

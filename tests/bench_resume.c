@@ -112,13 +112,14 @@ static result report(
     qsort(ms, (size_t)bench->rounds, sizeof *ms, compare);
     const struct generation_facts *facts = &last->facts;
     printf(
-        "%-22s %9.1f ms (%.1f to %.1f), %.0f times faster; reused %d (host %d, disk %d), rebuilt "
-        "%d, "
-        "evaluated %d, %s, %s\n",
+        "%-22s %9.1f ms (%.1f to %.1f; last: %.1f queued, %.1f computing), %.0f times faster; "
+        "reused %d (host %d, disk %d), rebuilt %d, evaluated %d, %s, %s\n",
         what,
         ms[bench->rounds / 2],
         ms[0],
         ms[bench->rounds - 1],
+        1e-3 * (double)facts->queued_us,
+        1e-3 * (double)facts->prefill_us,
         cold_ms / ms[bench->rounds / 2],
         facts->reused,
         facts->restored_host,
