@@ -5,7 +5,8 @@
  * blocks before it are there. Otherwise the hit ends at a block and rows before it run again, as
  * many as the release's exact rebuild takes (W 128, E 20, L 40).
  * Disk: every block filed is written once, while the hour's budget lasts, except outputs that are
- * dropped at once; full, it loses the block used longest ago. What memory lacks is looked for there.
+ * dropped at once; a block refused is tried again when its path is used. Full, it loses the block used
+ * longest ago of those that no other continues. What memory lacks is looked for there.
  */
 #include "traffic_replay.h"
 
@@ -38,6 +39,7 @@ struct cache {
     struct kv_prefix *tree;
     struct traffic_pool *pool, *disk;
     int32_t *held;      /* [RUNNING] of the pool */
+    int32_t *held_disk; /* [RUNNING] of the disk's */
     uint64_t *leases;   /* [agents] */
     uint64_t *nodes;    /* [agents] where the lease is */
     int64_t *snapshots; /* [pieces] when taken; INT64_MIN: none */
@@ -72,9 +74,16 @@ static bool has_tree(const struct cache *cache) {
 
 /* ---- disk ---- */
 
-/* Writes what of the path is not on disk yet; a use otherwise. */
-static void
-write_behind(struct cache *cache, const uint64_t *keys, int32_t from, int32_t to, int64_t now_ms) {
+/* Writes what of the path from..to, which continues `held`, is not on disk yet; a use otherwise.
+ * Returns the last block, in use until it is dropped. */
+static int32_t write_behind(
+    struct cache *cache,
+    int32_t held,
+    const uint64_t *keys,
+    int32_t from,
+    int32_t to,
+    int64_t now_ms
+) {
     int64_t hour = now_ms / HOUR_MS;
     if (hour != cache->hour) {
         cache->hour = hour;
@@ -92,8 +101,9 @@ write_behind(struct cache *cache, const uint64_t *keys, int32_t from, int32_t to
             cache->outcome.written_hour[hour < TRAFFIC_HOURS ? hour : TRAFFIC_HOURS - 1]++;
         }
         struct traffic_path path = {.keys = keys + i, .count = 1};
-        (void)traffic_pool_use(cache->disk, TRAFFIC_NO_BLOCK, &path);
+        held = traffic_pool_use(cache->disk, held, &path);
     }
+    return held;
 }
 
 /* ---- window snapshots ---- */
@@ -262,7 +272,8 @@ static void start_in(
     int32_t in_memory = found;
     if (cache->disk != NULL) {
         found += traffic_pool_match(cache->disk, running->keys + found, running->blocks - found);
-        write_behind(cache, running->keys, 0, running->blocks, now_ms);
+        cache->held_disk[slot] =
+            write_behind(cache, TRAFFIC_NO_BLOCK, running->keys, 0, running->blocks, now_ms);
     }
     cache->outcome.from_disk += (int64_t)(found - in_memory) * B;
     charge(replay, cache, request->prompt, found, now_ms);
@@ -297,8 +308,11 @@ static void end_in(
         int32_t last = traffic_pool_use(cache->pool, cache->held[slot], &path);
         traffic_pool_drop(cache->pool, last);
     }
-    if (cache->disk != NULL && !is_dropped) {
-        write_behind(cache, running->keys, running->blocks, blocks, now_ms);
+    if (cache->disk != NULL) {
+        int32_t to = is_dropped ? running->blocks : blocks;
+        int32_t last =
+            write_behind(cache, cache->held_disk[slot], running->keys, running->blocks, to, now_ms);
+        traffic_pool_drop(cache->disk, last);
     }
     if (!is_dropped && request->after != TRAFFIC_JOINED) {
         take_snapshot(cache, request->output, now_ms);
@@ -368,6 +382,7 @@ static void cache_close(struct cache *cache) {
     free(cache->snapshots);
     free(cache->nodes);
     free(cache->leases);
+    free(cache->held_disk);
     free(cache->held);
     traffic_pool_destroy(cache->disk);
     traffic_pool_destroy(cache->pool);
@@ -404,13 +419,15 @@ static result cache_open(
     cache->options = *options;
     cache->hour = -1;
     cache->held = calloc(RUNNING, sizeof *cache->held);
+    cache->held_disk = calloc(RUNNING, sizeof *cache->held_disk);
     cache->leases = calloc(agents, sizeof *cache->leases);
     cache->nodes = calloc(agents, sizeof *cache->nodes);
     cache->snapshots = calloc(pieces, sizeof *cache->snapshots);
     cache->ring = calloc((size_t)options->snapshots, sizeof *cache->ring);
     cache->lookups = calloc((size_t)traffic->request_count, sizeof *cache->lookups);
-    if (cache->held == NULL || cache->leases == NULL || cache->nodes == NULL ||
-        cache->snapshots == NULL || cache->ring == NULL || cache->lookups == NULL) {
+    if (cache->held == NULL || cache->held_disk == NULL || cache->leases == NULL ||
+        cache->nodes == NULL || cache->snapshots == NULL || cache->ring == NULL ||
+        cache->lookups == NULL) {
         FAIL(error, MEMORY, "no memory for a cache of %d agents", traffic->agent_count);
     }
     for (size_t i = 0; i < pieces; i++) {
@@ -422,7 +439,7 @@ static result cache_open(
     TRY(open_memory(cache, traffic->agent_count, error));
     return options->disk_blocks == 0
                ? OK
-               : traffic_pool_create(&cache->disk, options->disk_blocks, TRAFFIC_LRU, error);
+               : traffic_pool_create(&cache->disk, options->disk_blocks, TRAFFIC_LEAF_LRU, error);
 }
 
 static int compare_times(const void *a, const void *b) {

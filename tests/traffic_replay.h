@@ -40,7 +40,7 @@ struct traffic_outcome {
     int64_t evicted;       /* blocks, for room */
     int64_t unfiled;       /* blocks: everything else was in use */
     int64_t written;       /* blocks, to disk */
-    int64_t write_refused; /* blocks over the hourly budget */
+    int64_t write_refused; /* attempts over the hour's budget */
     int64_t written_hour[TRAFFIC_HOURS];
     int64_t disk_evicted; /* blocks */
     double lookup_us[3];  /* median, 99th percentile, most; 0 for pools */

@@ -202,10 +202,11 @@ static const char style_sheet[] =
     "polyline{fill:none;stroke-width:2.5;stroke-linejoin:round}\n"
     ".lru{stroke:#bc4c00;stroke-dasharray:2 4}.leaf{stroke:#8250df;stroke-dasharray:8 4}\n"
     ".tree{stroke:#1a7f37}.disk{stroke:#0969da;stroke-dasharray:12 3 2 3}\n"
+    ".large{stroke:#bf3989;stroke-dasharray:1 5;stroke-linecap:round}"
     ".ideal{stroke:#6e7781;stroke-width:1.5}\n"
     "@media (prefers-color-scheme:dark){text{fill:#e6edf3}rect{fill:#0d1117}"
     ".grid{stroke:#30363d}.lru{stroke:#f0883e}.leaf{stroke:#d2a8ff}.tree{stroke:#3fb950}"
-    ".disk{stroke:#58a6ff}.ideal{stroke:#8b949e}}\n"
+    ".disk{stroke:#58a6ff}.large{stroke:#f778ba}.ideal{stroke:#8b949e}}\n"
     "</style>\n";
 
 void traffic_report_plot(const struct traffic_report *report, FILE *out) {
