@@ -228,7 +228,7 @@ static void restore_can_be_given_up(void **state) {
     open_disk(&warm);
     once(&warm, &ask, &got);
     close_engine(&warm);
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 9; i++) {
         open_disk(&warm);
         uint64_t sequence = create(&warm);
         uint64_t other = create(&warm);
