@@ -12,6 +12,16 @@ void make_text(void) {
     make_prompt(text, TEXT, 4711);
 }
 
+static int64_t simulated_ms(void *context) {
+    struct simulated *simulated = context;
+    return simulated->now_ms;
+}
+
+struct clock simulated_clock(struct simulated *simulated) {
+    return (struct clock
+    ){.monotonic_ms = simulated_ms, .wall_ms = simulated_ms, .context = simulated};
+}
+
 void open_with(struct fixture *fixture, const struct engine_options *more) {
     char path[TEST_PATH_MAX];
     model_directory(path);

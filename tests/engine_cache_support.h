@@ -29,6 +29,12 @@ struct ask {
     const struct generation_facts *contract; /* whose replays to repeat; null: none */
 };
 
+/* Time that stands still until a test moves it. */
+struct simulated {
+    _Atomic int64_t now_ms;
+};
+struct clock simulated_clock(struct simulated *simulated);
+
 /* tiny-a; a context of CONTEXT and four sequences unless the options say otherwise. */
 void open_with(struct fixture *fixture, const struct engine_options *more);
 void open_warm(struct fixture *fixture);

@@ -180,26 +180,14 @@ static void live_sequence_always_grows(void **state) {
     close_engine(&cold);
 }
 
-struct simulated {
-    _Atomic int64_t now_ms;
-};
-
-static int64_t simulated_ms(void *context) {
-    struct simulated *simulated = context;
-    return simulated->now_ms;
-}
-
 /* Leases lapse and lifetimes end while a sequence sleeps: its blocks are filed again. */
 static void lapsed_path_is_filed_again(void **state) {
     (void)state;
     struct simulated simulated = {.now_ms = 1000};
+    struct clock clock = simulated_clock(&simulated);
     struct fixture warm;
     struct fixture cold;
-    open_with(
-        &warm,
-        &(struct engine_options
-        ){.clock = {.monotonic_ms = simulated_ms, .wall_ms = simulated_ms, .context = &simulated}}
-    );
+    open_with(&warm, &(struct engine_options){.clock = clock});
     open_cold(&cold);
     uint64_t sequence = create(&warm);
     struct answer got;

@@ -132,7 +132,11 @@ static void abandoned_branch_is_not_written(void **state) {
     struct fixture warm;
     struct answer got;
     struct engine_cache_status status;
-    open_disk(&warm);
+    struct simulated simulated = {.now_ms = 1000000};
+    open_with(
+        &warm,
+        &(struct engine_options){.cache_directory = directory, .clock = simulated_clock(&simulated)}
+    );
     int32_t prompt[TEXT];
     for (int i = 0; i < 2; i++) {
         branch(prompt, 256, 640, 60U + (uint32_t)i);
@@ -144,6 +148,7 @@ static void abandoned_branch_is_not_written(void **state) {
         if (i == 0) {
             engine_cache_flush(warm.engine);
         }
+        simulated.now_ms += 10; /* less than a new block waits */
         engine_sequence_destroy(warm.engine, sequence);
     }
     engine_cache_flush(warm.engine);

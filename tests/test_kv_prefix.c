@@ -521,9 +521,91 @@ static void create_refuses_counts_and_survives_no_memory(void **state) {
     close_fixture(fixture);
 }
 
+struct gone {
+    uint64_t ids[8];
+    enum kv_prefix_miss reasons[8];
+    int32_t blocks[8];
+    int32_t count;
+};
+
+static struct gone gone;
+
+static void
+node_removed(void *context, const struct kv_prefix_node *node, enum kv_prefix_miss why) {
+    const struct fixture *fixture = context;
+    assert_true(fixture->references[node->block] > 0); /* its content can be copied still */
+    assert_true((size_t)gone.count < COUNT_OF(gone.ids));
+    gone.ids[gone.count] = node->id;
+    gone.blocks[gone.count] = node->block;
+    gone.reasons[gone.count++] = why;
+}
+
+static void nodes_have_keys_wait_to_be_written_and_say_goodbye(void **state) {
+    (void)state;
+    struct fixture *fixture = open_fixture(16);
+    kv_prefix_destroy(fixture->tree);
+    struct kv_prefix_options options = options_of(fixture, 16);
+    options.node_removed = node_removed;
+    struct error error;
+    assert_true(is_ok(kv_prefix_create(&fixture->tree, &options, &error)));
+    gone = (struct gone){0};
+    assert_true(kv_prefix_unwritten(fixture->tree) == KV_PREFIX_ROOT);
+    uint64_t nodes[5];
+    nodes[0] = put(fixture, KV_PREFIX_ROOT, 1);
+    nodes[1] = put(fixture, nodes[0], 2);
+    nodes[2] = put(fixture, nodes[1], 3);
+    nodes[3] = put(fixture, nodes[2], 4);
+    nodes[4] = put(fixture, nodes[1], 5);
+    (void)put(fixture, nodes[1], 5); /* there already: once is enough */
+    struct kv_key keys[2];
+    struct kv_prefix_node node;
+    int32_t tokens[2 * B];
+    (void)prompt(tokens, (int32_t[]){1, 2}, 2, 0);
+    kv_key_path(&(struct kv_key){{0}}, &exact, tokens, 2, keys);
+    assert_true(kv_prefix_get(fixture->tree, nodes[1], &node));
+    assert_true(kv_key_equals(&node.key, &keys[1]));
+    assert_true(kv_key_equals(&node.parent_key, &keys[0]));
+    assert_true(node.parent == nodes[0] && node.depth == 2 && node.block == 1 && node.is_wanted);
+    assert_memory_equal(node.tokens, tokens + B, B * sizeof *tokens);
+    assert_false(kv_prefix_get(fixture->tree, KV_PREFIX_ROOT, &node));
+    /* First in, first out. */
+    uint64_t at = kv_prefix_unwritten(fixture->tree);
+    for (int i = 0; i < 5; i++) {
+        assert_true(at == nodes[i]);
+        at = kv_prefix_unwritten_next(fixture->tree, at);
+    }
+    assert_true(at == KV_PREFIX_ROOT);
+    kv_prefix_forget_unwritten(fixture->tree, nodes[0]);
+    kv_prefix_forget_unwritten(fixture->tree, nodes[0]);
+    assert_true(kv_prefix_unwritten(fixture->tree) == nodes[1]);
+    /* The branch of 3 and 4 is nobody's; 2 is where another one goes on. */
+    uint64_t held = lease(fixture, nodes[3], 0);
+    kv_prefix_forget_branch(fixture->tree, nodes[3]);
+    assert_true(kv_prefix_unwritten_next(fixture->tree, nodes[1]) == nodes[2]); /* leased */
+    kv_prefix_tell(fixture->tree, held, KV_PREFIX_ABANDONED, 0, 1);
+    assert_true(kv_prefix_get(fixture->tree, nodes[3], &node) && node.is_abandoned);
+    kv_prefix_forget_branch(fixture->tree, nodes[3]);
+    assert_true(kv_prefix_unwritten(fixture->tree) == nodes[1]);
+    assert_true(kv_prefix_unwritten_next(fixture->tree, nodes[1]) == nodes[4]);
+    /* Who goes leaves the queue. */
+    assert_int_equal(kv_prefix_evict(fixture->tree, 1, 2), 1);
+    assert_int_equal(gone.count, 1);
+    assert_true(gone.ids[0] == nodes[3] && gone.reasons[0] == KV_PREFIX_MISS_EVICTED);
+    assert_int_equal(gone.blocks[0], 3);
+    kv_prefix_remove(fixture->tree, nodes[4], 3);
+    assert_int_equal(gone.reasons[1], KV_PREFIX_MISS_DAMAGED);
+    assert_true(kv_prefix_unwritten_next(fixture->tree, nodes[1]) == KV_PREFIX_ROOT);
+    kv_prefix_advance(fixture->tree, 20000);
+    assert_int_equal(gone.count, 5);
+    assert_int_equal(gone.reasons[4], KV_PREFIX_MISS_EXPIRED);
+    assert_true(kv_prefix_unwritten(fixture->tree) == KV_PREFIX_ROOT);
+    close_fixture(fixture);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lookup_finds_whole_blocks),
+        cmocka_unit_test(nodes_have_keys_wait_to_be_written_and_say_goodbye),
         cmocka_unit_test(lookup_stops_before_last_token_on_even_position),
         cmocka_unit_test(lookup_reuses_inside_block_up_to_even_token_before_divergence),
         cmocka_unit_test(lookup_scans_bounded_number_of_siblings),
