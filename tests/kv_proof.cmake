@@ -7,5 +7,5 @@ add_executable(bench_replay bench_replay.c replay_quality.c forward_support.c te
 target_link_libraries(bench_replay PRIVATE engine kernels base hearth_flags ${CMOCKA_LIBRARY} m)
 target_compile_definitions(bench_replay PRIVATE TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 hearth_test(test_kv_property
-    SOURCES test_kv_property.c kv_property.c forward_support.c test_safetensors.c
+    SOURCES test_kv_property.c kv_property.c kv_property_facts.c forward_support.c test_safetensors.c
     LIBRARIES engine kernels base TIMEOUT 3600)

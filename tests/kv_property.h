@@ -25,12 +25,35 @@ struct property_model {
 };
 
 /* What happened, over all worlds: a proof that never reused anything proves nothing. */
+enum coverage_kind {
+    COVERAGE_GENERATIONS,
+    COVERAGE_SAMPLED,
+    COVERAGE_COLD,
+    COVERAGE_LIVE,
+    COVERAGE_HITS,
+    COVERAGE_WHOLE_HITS,
+    COVERAGE_INNER_HITS,
+    COVERAGE_ODD_HITS,
+    COVERAGE_SNAPSHOT_HITS,
+    COVERAGE_REBUILDS,
+    COVERAGE_PARTIAL_REBUILDS,
+    COVERAGE_ENCODER_REPLAYS,
+    COVERAGE_DECODER_REPLAYS,
+    COVERAGE_CONTRACTS,
+    COVERAGE_HOST_RESTORES,
+    COVERAGE_DISK_RESTORES,
+    COVERAGE_FORKS,
+    COVERAGE_INNER_FORKS,
+    COVERAGE_CANCELS,
+    COVERAGE_DROPS,
+    COVERAGE_RESTARTS,
+    COVERAGE_EVICTED,
+    COVERAGE_LEAST_HITS_CHECKED,
+    COVERAGE_KINDS
+};
+extern const char *const coverage_names[COVERAGE_KINDS];
 struct coverage {
-    long generations, sampled, cold, live, hits, whole_hits, inner_hits, odd_hits;
-    long snapshot_hits, rebuilds, partial_rebuilds;
-    long decoder_replays, encoder_replays, contracts;
-    long host_restores, disk_restores;
-    long forks, inner_forks, cancels, drops, restarts, evicted, least_hits_checked;
+    long counts[COVERAGE_KINDS];
 };
 
 struct random {
@@ -108,6 +131,8 @@ struct world {
 #define FAIL_WORLD(world, ...) world_fail((world), __VA_ARGS__)
 void world_fail(struct world *world, const char *format, ...) PRINTF_LIKE(2, 3);
 bool world_has_failed(const struct world *world);
+/* The count of that kind. */
+long *cover(struct world *world, enum coverage_kind kind);
 /* Adds to the description of the step. */
 void world_say(struct world *world, const char *format, ...) PRINTF_LIKE(2, 3);
 
@@ -126,6 +151,8 @@ void world_destroy(struct world *world, struct live *live);
 /* Appends ids and starts a generation; generation.{tokens_max, sampling, window, has_contract,
  * contract, cancel_after} are the caller's. False when the engine refused, which fails the world. */
 bool world_start(struct world *world, struct live *live, const int32_t *ids, int32_t count);
+/* Whether what the engine says of the generation fits it and itself; counts it. */
+void world_check_facts(struct world *world, const struct live *live);
 /* Until all generations are over; then checks each against a cold run. */
 void world_finish(struct world *world);
 
