@@ -177,6 +177,7 @@ open_store(struct engine *engine, const struct engine_options *options, struct e
     engine_store_options(options, &engine->model->config, &engine->plan, &store);
     TRY(open_tier(engine, options, error));
     store.tier = engine->tier;
+    store.has_disk = options->cache_directory != NULL;
     store.cache = &engine->cache;
     store.root = engine->root;
     store.hash_key = random_key();

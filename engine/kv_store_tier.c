@@ -240,6 +240,13 @@ void kv_store_tier_evicted(struct kv_store *store, const struct kv_prefix_node *
     }
 }
 
+/* Nothing will ever be written: nobody has to ask again. */
+static bool is_disk_gone(const struct kv_store *store) {
+    struct error trouble = {0};
+    kv_tier_trouble(store->options.tier, &trouble);
+    return trouble.code != RESULT_OK || !store->options.has_disk;
+}
+
 /* The next blocks that are due, at most KV_TIER_BATCH_BLOCKS. Returns how many were dealt with; 0:
  * none is due or the tier takes none, *next_ms says when to ask again. */
 static int32_t write_some(struct kv_store *store, int64_t *next_ms) {
@@ -269,7 +276,7 @@ static int32_t write_some(struct kv_store *store, int64_t *next_ms) {
         at = next;
     }
     if (count == 0 && room == 0 && at != KV_PREFIX_ROOT) {
-        *next_ms = store->now_ms + WRITE_RETRY_MS;
+        *next_ms = is_disk_gone(store) ? INT64_MAX : store->now_ms + WRITE_RETRY_MS;
     }
     int32_t written = count == 0 ? 0 : kv_tier_write(store->options.tier, records, count);
     for (int32_t i = 0; i < written; i++) {

@@ -1,6 +1,6 @@
 /* The cache as callers see it: whatever is found of a prompt, wherever it branches off and however its
- * windows come back, the tokens and log-probabilities are those of an engine that keeps nothing.
- * Thread and memory sanitizers run this too. */
+ * windows come back, the tokens and log-probabilities are those of an engine that keeps nothing. */
+
 #include "engine_cache_support.h"
 
 #include <setjmp.h>
