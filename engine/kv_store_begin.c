@@ -271,6 +271,15 @@ find_snapshot(const struct kv_store *store, const struct wish *wish, struct find
 
 /* ---- lookup --------------------------------------------------------------------------------- */
 
+/* A block that is used in part does not depend, as far as it is used, on replays behind that. */
+static void forget_later(const struct kv_store *store, struct find *find) {
+    int32_t end = find->match.position;
+    while (find->replay_count > 0 && find->replays[find->replay_count - 1].position >= end) {
+        find->replay_count--;
+    }
+    find->match.lineage = kv_store_lineage_at(store, find->replays, find->replay_count, end);
+}
+
 static void look_up(struct kv_store *store, const struct wish *wish, struct find *find) {
     const struct kv_prompt *prompt = wish->prompt;
     *find = (struct find){0};
@@ -279,6 +288,7 @@ static void look_up(struct kv_store *store, const struct wish *wish, struct find
         find->replay_count = 0;
         kv_prefix_lookup(store->tree, prompt->tokens, wish->count, false, &find->match);
     }
+    forget_later(store, find);
     find->hit = find->match.position;
     find->lineage = find->match.lineage;
     find_tail(store, wish, find);

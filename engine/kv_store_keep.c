@@ -161,21 +161,31 @@ void kv_store_start_replay(struct kv_store *store, struct kv_binding *binding, i
     }
 }
 
-/* Replays of a contract that did not happen, because it was cancelled. */
-static void drop_planned(struct kv_store *store, struct kv_binding *binding) {
-    if (binding->repeat < 0) {
-        return;
-    }
-    int32_t count = binding->repeat;
-    struct window_replay happened[ENGINE_REPLAYS_MAX];
-    memcpy(happened, binding->replays, sizeof happened);
-    binding->repeat = -1;
+/* The list is its first `count` entries, the lineages follow from it. */
+static void cut_replays(struct kv_store *store, struct kv_binding *binding, int32_t count) {
+    struct window_replay kept[ENGINE_REPLAYS_MAX];
+    memcpy(kept, binding->replays, sizeof kept);
     binding->replay_count = 0;
     binding->has_decoder_lineage = false;
     binding->decoder_lineage = (struct kv_lineage){0};
     binding->lineage = store->options.root;
     for (int32_t i = 0; i < count; i++) {
-        kv_store_add_replay(store, binding, happened[i].kind, happened[i].position);
+        kv_store_add_replay(store, binding, kept[i].kind, kept[i].position);
+    }
+}
+
+/* Replays of a contract that did not happen, because it was cancelled. Its last one of the decoder
+ * did, once rows from its floor on ran: an encoder replay may be due behind that floor. */
+static void drop_planned(struct kv_store *store, struct kv_binding *binding) {
+    if (binding->repeat < 0) {
+        return;
+    }
+    const struct kv_sequence *sequence = binding->sequence;
+    int32_t floor = sequence->decoder_floor;
+    cut_replays(store, binding, binding->repeat);
+    binding->repeat = -1;
+    if (floor > 0 && floor < sequence->computed) {
+        kv_store_add_replay(store, binding, WINDOW_REPLAY_DECODER, floor + store->options.window);
     }
 }
 
@@ -194,8 +204,12 @@ void kv_store_extend(
         sequence->decoder_floor = bound;
         kv_store_add_replay(store, binding, WINDOW_REPLAY_DECODER, prompt_end);
     } else if (sequence->decoder_floor > sequence->computed) {
-        /* A replay was cancelled before it reached its window: decoder rows begin here. */
+        /* A replay was cancelled before it reached its window: decoder rows begin here. In a list
+         * that is full its entry gives way, since no row depends on it. */
         sequence->decoder_floor = sequence->computed;
+        if (binding->replay_count == ENGINE_REPLAYS_MAX) {
+            cut_replays(store, binding, ENGINE_REPLAYS_MAX - 1);
+        }
         kv_store_add_replay(
             store, binding, WINDOW_REPLAY_DECODER, sequence->computed + store->options.window
         );

@@ -35,21 +35,50 @@ void kv_store_tier_cancel(struct kv_store *store, struct kv_binding *binding) {
     }
 }
 
-/* Origins of a lineage that only the tiers know. */
-static bool learn_lineage(struct kv_store *store, const struct kv_lineage *lineage) {
+/* Whether a block behind `blocks` whole ones of lineage `parent` can be of a lineage with these
+ * replays. Files are foreign: what they say of positions need not fit where they say it. */
+static bool is_possible(
+    const struct kv_store *store,
+    const struct window_replay *replays,
+    int32_t count,
+    const struct kv_lineage *parent,
+    int32_t blocks
+) {
+    int32_t above = store->options.window;
+    int32_t start = blocks * KV_BLOCK_TOKENS;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t position = replays[i].position;
+        if (position <= above || position % 2 != 0 || position >= start + KV_BLOCK_TOKENS) {
+            return false;
+        }
+        above = position;
+    }
+    struct kv_lineage before = kv_store_lineage_at(store, replays, count, start);
+    return kv_lineage_equals(&before, parent);
+}
+
+/* Origins of a lineage that only the tiers know, under which they have a block behind `blocks` whole
+ * ones of lineage `parent`. */
+static bool learn_lineage(
+    struct kv_store *store,
+    const struct kv_lineage *lineage,
+    const struct kv_lineage *parent,
+    int32_t blocks
+) {
     struct kv_lineage at = *lineage;
     for (int32_t i = 0; i < ENGINE_REPLAYS_MAX && !is_root(store, &at); i++) {
-        struct kv_lineage parent;
+        struct kv_lineage from;
         int32_t position = 0;
-        if (!kv_tier_lineage(store->options.tier, &at, &parent, &position)) {
+        if (!kv_tier_lineage(store->options.tier, &at, &from, &position)) {
             break; /* the store may know it all the same */
         }
-        kv_store_note_replay(store, &parent, position);
-        at = parent;
+        kv_store_note_replay(store, &from, position);
+        at = from;
     }
     struct window_replay replays[ENGINE_REPLAYS_MAX];
     int32_t count = 0;
-    return kv_store_resolve(store, lineage, replays, &count);
+    return kv_store_resolve(store, lineage, replays, &count) &&
+           is_possible(store, replays, count, parent, blocks);
 }
 
 /* How many blocks of the prompt after `from` the tiers have under the lineage; their keys are in
@@ -108,7 +137,8 @@ bool kv_store_tier_ask(
     int32_t tried =
         found == 0 && any_lineage ? kv_tier_lineages(tier, &node.key, others, LINEAGES_TRIED) : 0;
     for (int32_t i = 0; i < tried && found == 0; i++) {
-        if (!kv_lineage_equals(&others[i], &lineage) && learn_lineage(store, &others[i])) {
+        if (!kv_lineage_equals(&others[i], &lineage) &&
+            learn_lineage(store, &others[i], &lineage, match->blocks)) {
             found = count_continuation(store, &others[i], &node.key, tokens, blocks, &why);
         }
     }
@@ -308,11 +338,14 @@ bool kv_store_flush(struct kv_store *store, int64_t timeout_ms, int64_t now_ms) 
         return true;
     }
     store->write_all_ms = store->now_ms;
+    struct clock machine = clock_real(); /* waits last as long as they last */
+    int64_t until_ms = clock_monotonic_ms(&machine) + timeout_ms;
     int64_t next_ms = 0;
     do {
         while (write_some(store, &next_ms) > 0) {
         }
-        if (!kv_tier_flush(tier, timeout_ms)) {
+        int64_t left_ms = until_ms - clock_monotonic_ms(&machine);
+        if (left_ms <= 0 || !kv_tier_flush(tier, left_ms)) {
             return false;
         }
     } while (next_ms != INT64_MAX && kv_tier_room(tier) > 0);

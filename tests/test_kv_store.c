@@ -1,0 +1,361 @@
+/* What the KV store decides, over blocks that nobody computed: lists of replays when work is cut
+ * short or branches off, lineages that files invent, flushing to a disk that is slow. What it means
+ * for results is tested with the engine. */
+#include "engine/kv_store.h"
+#include "engine/kv_tier.h"
+#include "kv_tier_support.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define WINDOW    8
+#define LAYERS    6
+#define ENCODER   3
+#define SEQUENCES 4
+#define CONTEXT   (16 * KV_BLOCK_TOKENS)
+#define TEXT      CONTEXT
+
+/* Linked with --wrap: each write takes this long. */
+ssize_t __real_pwritev(int fd, const struct iovec *parts, int count, off_t offset); // NOLINT
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int count, off_t offset); // NOLINT
+static useconds_t write_us;
+
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int count, off_t offset) { // NOLINT
+    if (write_us > 0) {
+        (void)usleep(write_us);
+    }
+    return __real_pwritev(fd, parts, count, offset);
+}
+
+struct bench {
+    struct backend *backend;
+    struct kv_cache cache;
+    struct kv_lineage root;
+    struct kv_tier *tier;
+    struct kv_store *store;
+    int32_t text[TEXT];
+};
+
+static void make_text(int32_t *out, int32_t count, uint64_t seed) {
+    for (int32_t i = 0; i < count; i++) {
+        out[i] = random_below(&seed, 1000);
+    }
+}
+
+static void open_cache(struct bench *bench) {
+    struct backend_options options = {
+        .name = "cpu", .threads = 1, .rows_max = 1, .dim_max = 64, .context_max = 64};
+    struct model_config *config = calloc(1, sizeof *config);
+    struct kv_layout layout;
+    assert_non_null(config);
+    config->layers = LAYERS;
+    config->head_dim = 32;
+    config->index_dim = 32;
+    config->window = WINDOW;
+    config->kv_source_count = 1;
+    config->plan[0].ratio = 2;
+    assert_true(is_ok(backend_open(&options, &bench->backend, NULL)));
+    assert_true(is_ok(kv_layout_make(config, &layout, NULL)));
+    free(config);
+    struct kv_cache_shape shape = {
+        .context_max = CONTEXT, .sequences_max = SEQUENCES, .block_total = 1024};
+    assert_true(is_ok(kv_cache_init_shape(&bench->cache, bench->backend, &layout, &shape, NULL)));
+}
+
+/* directory: null for no disk; host_bytes 0: no host pool. */
+static struct bench *open_bench(const char *directory, uint64_t host_bytes) {
+    struct bench *bench = calloc(1, sizeof *bench);
+    assert_non_null(bench);
+    open_cache(bench);
+    make_text(bench->text, TEXT, 7);
+    memset(bench->root.bytes, 0x5A, sizeof bench->root.bytes);
+    if (directory != NULL || host_bytes > 0) {
+        struct kv_tier_options tier = {
+            .directory = directory,
+            .host_bytes = host_bytes,
+            .root = bench->root,
+            .block_bytes = bench->cache.layout.block_bytes,
+        };
+        assert_true(is_ok(kv_tier_open(&bench->tier, &tier, NULL)));
+    }
+    struct kv_store_options options = {
+        .cache = &bench->cache,
+        .window = WINDOW,
+        .encoder_layers = ENCODER,
+        .layers = LAYERS,
+        .root = bench->root,
+        .hash_key = 1,
+        .leases_max = 2 * SEQUENCES,
+        .snapshot_bytes = 16 * bench->cache.layout.state_bytes,
+        .tier = bench->tier,
+        .has_disk = directory != NULL,
+    };
+    assert_true(is_ok(kv_store_create(&bench->store, &options, NULL)));
+    return bench;
+}
+
+static void close_bench(struct bench *bench) {
+    assert_true(is_ok(kv_store_check(bench->store, NULL)));
+    kv_tier_close(bench->tier);
+    kv_store_destroy(bench->store);
+    assert_int_equal(bench->cache.block_free_count, bench->cache.block_total);
+    kv_cache_deinit(&bench->cache);
+    backend_close(bench->backend);
+    free(bench);
+}
+
+struct live {
+    struct kv_sequence *sequence;
+    struct kv_binding binding;
+    struct kv_reuse reuse;
+};
+
+static void append(struct bench *bench, struct live *live, const int32_t *tokens, int32_t end) {
+    assert_true(is_ok(kv_cache_reserve(&bench->cache, live->sequence, end, NULL)));
+    while (live->sequence->length < end) {
+        kv_cache_append(&bench->cache, live->sequence, tokens[live->sequence->length], 0);
+    }
+}
+
+/* Waits for blocks of a tier as the engine would, and appends the rest of the prompt. */
+static void begin(struct bench *bench, struct live *live, const struct kv_prompt *prompt) {
+    *live = (struct live){.sequence = kv_cache_acquire(&bench->cache)};
+    assert_non_null(live->sequence);
+    while (kv_store_begin(bench->store, &live->binding, live->sequence, prompt, 1, &live->reuse) ==
+           KV_BEGIN_WAIT) {
+        (void)kv_store_poll(bench->store, 1);
+    }
+    append(bench, live, prompt->tokens, prompt->count);
+}
+
+/* Rows up to `end` count as run, some at a time. */
+static void run(struct bench *bench, struct live *live, int32_t end) {
+    struct kv_sequence *sequence = live->sequence;
+    while (sequence->computed < end) {
+        int32_t rows = end - sequence->computed < 50 ? end - sequence->computed : 50;
+        sequence->computed += kv_store_rows(&live->binding, rows);
+        kv_store_advance(bench->store, &live->binding, 1);
+    }
+}
+
+static void end(struct bench *bench, struct live *live) {
+    kv_store_end(bench->store, &live->binding, 1);
+    kv_cache_release(&bench->cache, live->sequence);
+}
+
+/* ---- lists of replays ----------------------------------------------------------------------- */
+
+/* The decoder's rows from its floor on ran before the encoder's replay was due: what follows depends
+ * on that, and no exact prompt may take it. */
+static void contract_cut_short_is_not_taken_for_exact(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 0);
+    const struct window_replay contract[] = {
+        {WINDOW_REPLAY_ENCODER, 258}, {WINDOW_REPLAY_DECODER, 262}};
+    struct kv_prompt prompt = {
+        .tokens = bench->text,
+        .count = 262,
+        .has_contract = true,
+        .contract = contract,
+        .contract_count = 2,
+    };
+    struct live live;
+    begin(bench, &live, &prompt);
+    run(bench, &live, 256);
+    append(bench, &live, bench->text, 300);
+    kv_store_extend(bench->store, &live.binding, 300, WINDOW_EXACT);
+    assert_int_equal(live.binding.replay_count, 1);
+    assert_int_equal(live.binding.replays[0].kind, WINDOW_REPLAY_DECODER);
+    assert_int_equal(live.binding.replays[0].position, 262);
+    assert_true(live.binding.has_decoder_lineage);
+    assert_true(kv_lineage_equals(&live.binding.lineage, &bench->root));
+    run(bench, &live, 300);
+    end(bench, &live);
+    prompt = (struct kv_prompt){.tokens = bench->text, .count = 310};
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.reuse.hit, 300); /* entries are exact */
+    assert_string_equal(live.reuse.window_source, "rebuilt");
+    assert_false(live.binding.has_decoder_lineage);
+    end(bench, &live);
+    /* Before the decoder's first row nothing happened yet. */
+    prompt = (struct kv_prompt){
+        .tokens = bench->text + 1,
+        .count = 262,
+        .has_contract = true,
+        .contract = contract,
+        .contract_count = 2,
+    };
+    begin(bench, &live, &prompt);
+    run(bench, &live, 200);
+    append(bench, &live, bench->text + 1, 300);
+    kv_store_extend(bench->store, &live.binding, 300, WINDOW_EXACT);
+    assert_int_equal(live.binding.replay_count, 1); /* from here on */
+    assert_int_equal(live.binding.replays[0].position, 200 + WINDOW);
+    end(bench, &live);
+    close_bench(bench);
+}
+
+static void full_list_cut_short_stays_within_its_bound(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 0);
+    struct window_replay contract[ENGINE_REPLAYS_MAX];
+    for (int32_t i = 0; i < ENGINE_REPLAYS_MAX; i++) {
+        contract[i] = (struct window_replay){WINDOW_REPLAY_DECODER, 230 + i};
+    }
+    struct kv_prompt prompt = {
+        .tokens = bench->text,
+        .count = 300,
+        .has_contract = true,
+        .contract = contract,
+        .contract_count = ENGINE_REPLAYS_MAX,
+    };
+    struct live live;
+    assert_true(is_ok(
+        kv_store_check_contract(bench->store, contract, ENGINE_REPLAYS_MAX, prompt.count, NULL)
+    ));
+    begin(bench, &live, &prompt);
+    run(bench, &live, 250);
+    append(bench, &live, bench->text, 320);
+    kv_store_extend(bench->store, &live.binding, 320, WINDOW_EXACT);
+    assert_int_equal(live.binding.replay_count, ENGINE_REPLAYS_MAX);
+    assert_int_equal(live.binding.replays[ENGINE_REPLAYS_MAX - 1].position, 250 + WINDOW);
+    struct kv_lineage lineage = {0};
+    for (int32_t i = 0; i < ENGINE_REPLAYS_MAX; i++) {
+        struct kv_lineage parent = lineage;
+        kv_lineage_decoder_replay(&parent, live.binding.replays[i].position, &lineage);
+    }
+    assert_true(kv_lineage_equals(&live.binding.decoder_lineage, &lineage));
+    end(bench, &live);
+    close_bench(bench);
+}
+
+/* A branch off a block of an approximate lineage, before the place where it became approximate: its
+ * list is one that can be computed again. */
+static void branch_before_a_replay_does_not_depend_on_it(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 0);
+    struct live live;
+    struct kv_prompt prompt = {.tokens = bench->text, .count = 384};
+    begin(bench, &live, &prompt);
+    run(bench, &live, 384);
+    kv_store_tell(bench->store, &live.binding, SEQUENCE_ABANDONED, 0, 1);
+    end(bench, &live);
+    int32_t other[TEXT];
+    make_text(other, TEXT, 8);
+    memcpy(other, bench->text, 300 * sizeof *other);
+    other[300] = bench->text[300] + 1;
+    prompt = (struct kv_prompt){.tokens = other, .count = 500, .window = WINDOW_REPLAY};
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.reuse.hit, 300);
+    assert_int_equal(live.binding.replays[0].position, 300);
+    run(bench, &live, 500);
+    end(bench, &live);
+    kv_store_drop(bench->store, CACHE_TIER_TREE, 1, 1); /* the exact block */
+    for (int32_t at = 300; at >= 280; at -= 20) {
+        int32_t branch[TEXT];
+        make_text(branch, TEXT, 9);
+        memcpy(branch, other, (size_t)at * sizeof *branch);
+        branch[at] = other[at] + 1;
+        prompt = (struct kv_prompt){.tokens = branch, .count = 400, .window = WINDOW_REPLAY};
+        begin(bench, &live, &prompt);
+        assert_int_equal(live.reuse.hit, at);
+        assert_int_equal(live.binding.replay_count, 2);
+        assert_int_equal(live.binding.replays[0].kind, WINDOW_REPLAY_ENCODER);
+        assert_int_equal(live.binding.replays[0].position, at);
+        assert_true(is_ok(kv_store_check_contract(
+            bench->store, live.binding.replays, live.binding.replay_count, 400, NULL
+        )));
+        run(bench, &live, 400);
+        kv_store_tell(bench->store, &live.binding, SEQUENCE_ABANDONED, 0, 1);
+        end(bench, &live);
+    }
+    close_bench(bench);
+}
+
+/* ---- what files say ------------------------------------------------------------------------- */
+
+/* A tier has a block of a lineage that derives from the root by replays at these positions; whether
+ * a prompt takes it. */
+static bool takes_lineage(const int32_t *positions, int32_t count) {
+    struct bench *bench = open_bench(NULL, 1 << 20);
+    struct kv_lineage lineage = bench->root;
+    for (int32_t i = 0; i < count; i++) {
+        struct kv_lineage parent = lineage;
+        kv_lineage_replay(&parent, positions[i], &lineage);
+        kv_tier_note_lineage(bench->tier, &lineage, &parent, positions[i]);
+    }
+    uint8_t *bytes = calloc(1, bench->cache.layout.block_bytes);
+    assert_non_null(bytes);
+    struct kv_tier_record record = {.lineage = lineage, .tokens = bench->text, .bytes = bytes};
+    kv_key_make(&record.parent, &lineage, bench->text, &record.key);
+    kv_tier_put_host(bench->tier, &record, 1);
+    free(bytes);
+    struct live live;
+    struct kv_prompt prompt = {.tokens = bench->text, .count = 600, .window = WINDOW_REPLAY};
+    begin(bench, &live, &prompt);
+    int32_t hit = live.reuse.hit;
+    assert_true(hit == 0 || hit == KV_BLOCK_TOKENS);
+    run(bench, &live, 600);
+    end(bench, &live);
+    close_bench(bench);
+    return hit > 0;
+}
+
+static void lineage_that_cannot_be_is_a_miss(void **state) {
+    (void)state;
+    assert_true(takes_lineage((const int32_t[]){64}, 1));
+    assert_true(takes_lineage((const int32_t[]){64, 126}, 2));
+    assert_false(takes_lineage((const int32_t[]){128}, 1)); /* behind its block */
+    assert_false(takes_lineage((const int32_t[]){100000}, 1));
+    assert_false(takes_lineage((const int32_t[]){64, 100000}, 2));
+    assert_false(takes_lineage((const int32_t[]){100, 60}, 2));
+    assert_false(takes_lineage((const int32_t[]){64, 64}, 2));
+    assert_false(takes_lineage((const int32_t[]){65}, 1));
+    assert_false(takes_lineage((const int32_t[]){WINDOW}, 1));
+    assert_false(takes_lineage((const int32_t[]){0}, 1));
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+static void flush_takes_no_longer_than_allowed(void **state) {
+    (void)state;
+    char directory[256];
+    directory_make(directory);
+    struct bench *bench = open_bench(directory, 0);
+    for (int32_t i = 0; i < 48; i++) { /* 6 times what the queue holds */
+        struct live live;
+        bench->text[0] = i;
+        struct kv_prompt prompt = {.tokens = bench->text, .count = CONTEXT};
+        begin(bench, &live, &prompt);
+        run(bench, &live, CONTEXT);
+        end(bench, &live);
+    }
+    struct clock clock = clock_real();
+    write_us = 4000;
+    int64_t started = clock_monotonic_ms(&clock);
+    assert_false(kv_store_flush(bench->store, 1000, 1));
+    int64_t took = clock_monotonic_ms(&clock) - started;
+    assert_true(took >= 1000 && took < 2000);
+    write_us = 0;
+    assert_true(kv_store_flush(bench->store, 60000, 1));
+    struct kv_tier_counts counts;
+    kv_tier_count(bench->tier, &counts);
+    assert_int_equal(counts.disk.blocks, 48 * CONTEXT / KV_BLOCK_TOKENS);
+    close_bench(bench);
+    directory_remove(directory);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(contract_cut_short_is_not_taken_for_exact),
+        cmocka_unit_test(full_list_cut_short_stays_within_its_bound),
+        cmocka_unit_test(branch_before_a_replay_does_not_depend_on_it),
+        cmocka_unit_test(lineage_that_cannot_be_is_a_miss),
+        cmocka_unit_test(flush_takes_no_longer_than_allowed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
