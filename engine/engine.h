@@ -254,6 +254,13 @@ struct engine_cache_status {
     int32_t host_blocks, disk_blocks;
     uint64_t disk_bytes, disk_bytes_max;
     uint64_t written_bytes, read_bytes, writes_refused;
+    uint64_t disk_expired; /* blocks */
+    int64_t clock_jump_ms; /* the wall clock's largest jump forwards; what it made old is gone */
+    /* Folders of other models in the cache directory: blocks that they lost to lifetime and budget
+     * and how many had nothing left and were removed; the names of these, as far as they fit. */
+    int64_t others_blocks;
+    int32_t others_folders;
+    char others_names[160];
     bool has_disk;
     char trouble[480]; /* why there is no disk tier though one was asked for; "" else */
 };

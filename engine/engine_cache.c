@@ -157,6 +157,11 @@ static void fill_tiers(const struct engine *engine, struct engine_cache_status *
     out->written_bytes = counts.disk.written_bytes;
     out->read_bytes = counts.disk.read_bytes;
     out->writes_refused = counts.disk.over_budget + counts.disk.no_room;
+    out->disk_expired = counts.disk.expired;
+    out->clock_jump_ms = counts.disk.jump_ms;
+    out->others_blocks = counts.others.expired + counts.others.evicted;
+    out->others_folders = counts.others.removed;
+    memcpy(out->others_names, counts.others.names, sizeof out->others_names);
     out->has_disk = counts.disk.bytes_max > 0 && trouble.code == RESULT_OK;
     if (trouble.code != RESULT_OK) {
         (void)snprintf(out->trouble, sizeof out->trouble, "%s", trouble.message);

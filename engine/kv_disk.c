@@ -87,6 +87,14 @@ int64_t kv_disk_room(struct kv_disk *disk) {
     return is_off || sum >= disk->hour_max ? 0 : (int64_t)((disk->hour_max - sum) / disk->stride);
 }
 
+uint64_t kv_disk_bytes(struct kv_disk *disk, uint64_t *bytes_max) {
+    disk_lock(disk);
+    uint64_t bytes = disk->held_bytes;
+    *bytes_max = disk->bytes_max;
+    disk_unlock(disk);
+    return bytes;
+}
+
 void kv_disk_trouble(struct kv_disk *disk, struct error *out) {
     disk_lock(disk);
     *out = disk->trouble;
@@ -101,6 +109,8 @@ void kv_disk_count(struct kv_disk *disk, struct kv_disk_counts *out) {
     out->bytes_max = disk->bytes_max;
     out->index_bytes = disk_index_bytes(&disk->index);
     out->hour_bytes = (int64_t)disk_hour_sum(disk);
+    int64_t jump = disk_wall_ms(disk) - disk_steady_ms(disk);
+    out->jump_ms = jump > out->jump_ms ? jump : out->jump_ms;
     out->oldest_ms = 0;
     out->used_ms = 0;
     for (uint32_t i = 0; i < disk->index.high; i++) {

@@ -88,6 +88,8 @@ bool kv_disk_lineage(
 void kv_disk_touch(struct kv_disk *disk, const struct kv_key *keys, int32_t count);
 /* Blocks that the budget of this hour still takes; 0 once writing ended for good. */
 int64_t kv_disk_room(struct kv_disk *disk);
+/* Bytes of segments as allocated; *bytes_max: the budget in force. */
+uint64_t kv_disk_bytes(struct kv_disk *disk, uint64_t *bytes_max);
 /* What ended writing (ENOSPC, a write error) or everything (a read error) since it was opened: code
  * OK when nothing did. Set once, then constant. */
 void kv_disk_trouble(struct kv_disk *disk, struct error *out);

@@ -202,6 +202,10 @@ static result take_lock(struct kv_disk *disk, struct error *error) {
         }
         return fail_io(error, "cannot lock the cache directory", disk->folder, code);
     }
+    struct stat about;
+    if (fstat(fd, &about) != 0 || about.st_nlink == 0) { /* by kv_sweep.c of another process */
+        FAIL(error, LIMIT, "the cache directory %.250s was just removed", disk->folder);
+    }
     char text[32];
     int length = snprintf(text, sizeof text, "%ld\n", (long)getpid());
     ASSERT(length > 0);
@@ -371,4 +375,76 @@ result disk_directory_open(
         TRY(take_lock(disk, error));
     }
     return info_check(disk, options, error);
+}
+
+/* ---- removing ------------------------------------------------------------------------------- */
+
+static bool is_segment_name(const char *name) {
+    size_t digits = strlen("seg-") + 8;
+    return strncmp(name, "seg-", 4) == 0 && strspn(name + 4, "0123456789abcdef") == 8 &&
+           (strcmp(name + digits, ".data") == 0 || strcmp(name + digits, ".index") == 0);
+}
+
+static bool is_ours(int folder_fd, const char *name) {
+    static const char *const names[] = {INFO_NAME, LOCK_NAME, "lineages", "state"};
+    char plain[64];
+    struct stat about;
+    size_t length = strlen(name);
+    if (length >= sizeof plain || fstatat(folder_fd, name, &about, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(about.st_mode) || about.st_uid != geteuid() || about.st_nlink > 1) {
+        return false;
+    }
+    memcpy(plain, name, length + 1);
+    if (length > 4 && strcmp(plain + length - 4, ".tmp") == 0) {
+        plain[length - 4] = '\0';
+    }
+    bool is_known = is_segment_name(plain);
+    for (size_t i = 0; i < COUNT_OF(names) && !is_known; i++) {
+        is_known = strcmp(plain, names[i]) == 0;
+    }
+    return is_known;
+}
+
+/* Whether all entries but `except` are ours; with `unlink_them` they go. */
+static bool each_entry(DIR *folder, bool unlink_them, const char *except) {
+    bool is_good = true;
+    rewinddir(folder);
+    for (struct dirent *entry = readdir(folder); entry != NULL && is_good;
+         entry = readdir(folder)) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, except) == 0) {
+            continue;
+        }
+        is_good =
+            is_ours(dirfd(folder), name) && (!unlink_them || unlinkat(dirfd(folder), name, 0) == 0);
+    }
+    return is_good;
+}
+
+bool disk_directory_remove(struct kv_disk *disk, const char *cache, const char *name) {
+    ASSERT(disk->lock_fd >= 0);
+    CLEANUP(fd_cleanup)
+    int parent = open(cache, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd =
+        parent < 0 ? -1 : openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    struct stat here;
+    struct stat mine;
+    if (folder == NULL) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return false;
+    }
+    bool is_same = fstat(fd, &here) == 0 && fstat(disk->fd, &mine) == 0 &&
+                   here.st_ino == mine.st_ino && here.st_dev == mine.st_dev;
+    bool is_gone = false;
+    if (is_same && each_entry(folder, false, "")) {
+        disk->is_off = true; /* closing writes nothing any more */
+        /* The lock last: until then nobody else can come in. */
+        is_gone = each_entry(folder, true, LOCK_NAME) && unlinkat(fd, LOCK_NAME, 0) == 0 &&
+                  unlinkat(parent, name, AT_REMOVEDIR) == 0;
+    }
+    (void)closedir(folder);
+    return is_gone;
 }

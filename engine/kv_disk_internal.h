@@ -257,6 +257,9 @@ bool disk_info_load(int folder_fd, struct disk_info *out);
 MUST_CHECK result disk_directory_open(
     struct kv_disk *disk, const struct kv_disk_options *options, struct error *error
 );
+/* Removes the folder CACHE/name that `disk` has locked, and the tier is off then. False: there is
+ * something in it that is not the cache's, and nothing happened; or it could not go as a whole. */
+bool disk_directory_remove(struct kv_disk *disk, const char *cache, const char *name);
 /* A regular file of this user in the folder, or -1 with errno (ELOOP: refused). Never waits. */
 int disk_file_open(int folder_fd, const char *name, int flags);
 /* Writes a small file whole: a temporary one, then a rename. */

@@ -63,6 +63,7 @@ void kv_tier_measure(const struct kv_tier_options *options, struct kv_tier_size 
         kv_host_capacity(options->block_bytes, options->host_bytes, &size.host_bytes);
     uint64_t fixed = sizeof(struct kv_tier) + KV_TIER_LINEAGES * sizeof(struct kv_noted_lineage);
     if (options->directory != NULL) {
+        fixed += sizeof(struct kv_sweep);
         size.queue_bytes =
             KV_TIER_QUEUE_BLOCKS * (uint64_t)(options->block_bytes + sizeof(struct kv_about));
         uint64_t about = sizeof(struct kv_disk_about) + KV_DISK_HEADER_BYTES;
@@ -80,7 +81,10 @@ static result allocate(struct kv_tier *tier, struct error *error) {
     if (tier->options.directory != NULL) {
         tier->queue_bytes = calloc(KV_TIER_QUEUE_BLOCKS, block_bytes);
         tier->queue = calloc(KV_TIER_QUEUE_BLOCKS, sizeof *tier->queue);
-        is_complete = is_complete && tier->queue_bytes != NULL && tier->queue != NULL;
+        tier->cache = strdup(tier->options.directory);
+        tier->sweep = calloc(1, sizeof *tier->sweep);
+        is_complete = is_complete && tier->queue_bytes != NULL && tier->queue != NULL &&
+                      tier->cache != NULL && tier->sweep != NULL;
         for (int32_t i = 0; i < KV_TIER_BATCHES; i++) {
             struct kv_batch_slot *slot = &tier->slots[i];
             slot->bytes = calloc(KV_TIER_BATCH_BLOCKS, block_bytes);
@@ -103,6 +107,7 @@ static result start_worker(struct kv_tier *tier, struct error *error) {
     int64_t now = kv_tier_machine_ms();
     tier->sync_ms = now;
     tier->advance_ms = now;
+    tier->sweep_ms = now;
     int failed = pthread_create(&tier->worker, NULL, kv_tier_work, tier);
     if (failed != 0) {
         FAIL_FOREIGN(error, MEMORY, failed, "cannot start the thread of the disk tier");
@@ -195,6 +200,8 @@ void kv_tier_free(struct kv_tier *tier) {
         free(tier->slots[i].about);
         free(tier->slots[i].bytes);
     }
+    free(tier->sweep);
+    free(tier->cache);
     free(tier->queue);
     free(tier->queue_bytes);
     free(tier->lineages);
@@ -551,6 +558,7 @@ void kv_tier_count(struct kv_tier *tier, struct kv_tier_counts *out) {
     counts.duplicate_blocks = tier->duplicates;
     counts.lost_blocks = tier->lost;
     counts.tickets_timed_out = tier->timed_out;
+    counts.others = tier->others;
     pthread_mutex_unlock(&tier->lock);
     if (tier->disk != NULL) {
         kv_disk_count(tier->disk, &counts.disk);

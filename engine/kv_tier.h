@@ -162,6 +162,15 @@ int32_t kv_tier_drop_host(struct kv_tier *tier, int32_t blocks);
 /* Waits for the worker, close_timeout_ms at most; 0 then, and it happens later. */
 int32_t kv_tier_drop_disk(struct kv_tier *tier, int32_t blocks);
 
+/* What became of folders of other root lineages in the same directory (kv_sweep.h). */
+struct kv_tier_others {
+    bool is_known;            /* all were looked at once */
+    uint64_t bytes;           /* that they hold */
+    int64_t expired, evicted; /* blocks, since the tier was opened */
+    int32_t removed;          /* folders that had nothing left */
+    char names[160];          /* of these, as far as they fit */
+};
+
 struct kv_tier_counts {
     int32_t host_blocks, host_blocks_max, queued_blocks, tickets;
     uint64_t host_bytes;                           /* of blocks held */
@@ -172,6 +181,7 @@ struct kv_tier_counts {
     uint64_t lost_blocks;                          /* queued, and the disk failed */
     uint64_t tickets_timed_out;
     struct kv_disk_counts disk; /* zero without a disk tier */
+    struct kv_tier_others others;
 };
 void kv_tier_count(struct kv_tier *tier, struct kv_tier_counts *out);
 

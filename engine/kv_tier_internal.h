@@ -7,6 +7,7 @@
 #define HEARTH_ENGINE_KV_TIER_INTERNAL_H
 
 #include "kv_disk.h"
+#include "kv_sweep.h"
 #include "kv_tier.h"
 
 #include <pthread.h>
@@ -153,6 +154,12 @@ struct kv_tier {
     bool wants_drop;
     int64_t drop_blocks, dropped;
     int64_t sync_ms, advance_ms; /* machine's clock: when it is due */
+
+    char *cache;            /* owned; the directory, null without a disk */
+    struct kv_sweep *sweep; /* the worker's; null without a disk */
+    bool is_sweeping;
+    int64_t sweep_ms; /* machine's clock: when other folders are looked at again */
+    struct kv_tier_others others;
 
     struct kv_ticket tickets[KV_TIER_TICKETS];
     uint64_t ticket_number;

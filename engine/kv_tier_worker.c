@@ -11,7 +11,9 @@
 #define SYNC_EVERY_MS     30000 /* after writes; a crash loses no more than that, and only time */
 #define ADVANCE_EVERY_MS  60000 /* at most; lifetimes are hours */
 #define ADVANCE_LEAST_MS  10
-#define LINEAGE_CHAIN_MAX 64 /* replays upon replays in one sequence */
+#define SWEEP_EVERY_MS    3600000 /* other folders; sooner when all do not fit the budget */
+#define SWEEP_SLACK       16      /* then they leave a part of it free, so that it is seldom */
+#define LINEAGE_CHAIN_MAX 64      /* replays upon replays in one sequence */
 
 /* The lock is given back between these two; a disk that hangs shows by busy_since_ms. */
 static void leave(struct kv_tier *tier) {
@@ -317,6 +319,41 @@ static void advance(struct kv_tier *tier, int64_t now) {
     tier->advance_ms = now + (after_ms > ADVANCE_EVERY_MS ? ADVANCE_EVERY_MS : after_ms);
 }
 
+/* Whether folders of other lineages are to be looked at. Under the lock. */
+static bool wants_sweep(const struct kv_tier *tier, int64_t now) {
+    uint64_t bytes_max = 0;
+    uint64_t reducible = 0;
+    if (tier->is_sweeping || now >= tier->sweep_ms) {
+        return true;
+    }
+    uint64_t own = kv_disk_bytes(tier->disk, &bytes_max);
+    uint64_t others = kv_sweep_bytes(tier->sweep, &reducible);
+    return reducible > 0 && own + others > bytes_max;
+}
+
+/* One folder of another lineage. */
+static void sweep(struct kv_tier *tier, int64_t now) {
+    uint64_t bytes_max = 0;
+    uint64_t own = kv_disk_bytes(tier->disk, &bytes_max);
+    uint64_t others = kv_sweep_bytes(tier->sweep, NULL);
+    uint64_t room = own + others > bytes_max ? bytes_max - bytes_max / SWEEP_SLACK : bytes_max;
+    leave(tier);
+    if (!tier->is_sweeping) {
+        kv_sweep_start(tier->sweep, tier->cache, &tier->options.root);
+    }
+    bool has_more =
+        kv_sweep_step(tier->sweep, tier->cache, &tier->options.clock, room > own ? room - own : 0);
+    come_back(tier);
+    tier->is_sweeping = has_more;
+    tier->sweep_ms = now + SWEEP_EVERY_MS;
+    tier->others.is_known = tier->others.is_known || !has_more;
+    tier->others.bytes = kv_sweep_bytes(tier->sweep, NULL);
+    tier->others.expired = tier->sweep->expired;
+    tier->others.evicted = tier->sweep->evicted;
+    tier->others.removed = tier->sweep->removed;
+    memcpy(tier->others.names, tier->sweep->names, sizeof tier->others.names);
+}
+
 /* Does what is due, or waits until something is. */
 static void keep_up(struct kv_tier *tier) {
     int64_t now = kv_tier_machine_ms();
@@ -327,6 +364,8 @@ static void keep_up(struct kv_tier *tier) {
         sync_disk(tier, now);
     } else if (now >= tier->advance_ms) {
         advance(tier, now);
+    } else if (wants_sweep(tier, now)) {
+        sweep(tier, now);
     } else {
         int64_t until = tier->advance_ms;
         if (tier->has_unsynced && tier->sync_ms < until) {

@@ -217,6 +217,30 @@ static void show_json(struct json_writer *writer, const struct kv_files_folder *
     json_write_object_end(writer);
 }
 
+/* All folders share the budget of the last run. */
+static result
+show_total(struct buffer *out, const struct kv_files_list *list, struct error *error) {
+    uint64_t bytes = 0;
+    const struct kv_files_folder *last = NULL;
+    for (size_t i = 0; i < list->count; i++) {
+        const struct kv_files_folder *one = &list->folders[i];
+        bytes += one->bytes;
+        if (one->trouble.code == RESULT_OK && (last == NULL || one->used_ms > last->used_ms)) {
+            last = one;
+        }
+    }
+    if (last == NULL) {
+        return OK;
+    }
+    TRY(buffer_append_text(out, "all: ", error));
+    TRY(put_bytes(out, bytes, error));
+    TRY(buffer_append_text(out, " on disk, of ", error));
+    TRY(put_bytes(out, last->bytes_max, error));
+    return buffer_append_format(
+        out, error, " that the last run allowed, in %zu folders\n", list->count
+    );
+}
+
 static result show_write(
     const struct kv_files_list *list, bool as_json, struct buffer *out, struct error *error
 ) {
@@ -245,6 +269,9 @@ static int cache_show(const struct cli_arguments *arguments) {
     if (is_ok(shown)) {
         ASSERT(list != NULL);
         shown = show_write(list, cli_has(arguments, "json"), &text, &error);
+        if (is_ok(shown) && !cli_has(arguments, "json") && !cli_has(arguments, "model")) {
+            shown = show_total(&text, list, &error);
+        }
     }
     return is_failed(shown) ? cli_fail_error(shown, &error) : print_buffer(&text, STATUS_DONE);
 }

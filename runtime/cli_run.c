@@ -24,7 +24,8 @@
     "asks."
 #define TASK_BYTES_MAX ((size_t)1 << 20)
 #define FILES_MIN      128
-#define POOL_THREADS   6 /* of libuv (4), the engine and the sandbox */
+#define CLOCK_JUMP_MS  60000 /* less is a clock that is set right */
+#define POOL_THREADS   6     /* of libuv (4), the engine and the sandbox */
 
 static const struct cli_option run_options_table[] = {
     {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
@@ -367,6 +368,33 @@ static result sampling_fill(
     return OK;
 }
 
+/* What the cache did that nobody asked about, once. */
+static void log_cache(struct engine *engine) {
+    struct engine_cache_status status;
+    engine_cache_status(engine, &status);
+    if (status.clock_jump_ms >= CLOCK_JUMP_MS) {
+        log_event(
+            LOG_WARNING,
+            "cache",
+            "clock_jumped",
+            "forwards_ms=%" PRId64 " blocks_expired=%" PRIu64,
+            status.clock_jump_ms,
+            status.disk_expired
+        );
+    }
+    if (status.others_blocks > 0 || status.others_folders > 0) {
+        log_event(
+            LOG_INFO,
+            "cache",
+            "other_models_made_room",
+            "blocks=%" PRId64 " folders_removed=%" PRId32 " names=\"%s\"",
+            status.others_blocks,
+            status.others_folders,
+            status.others_names
+        );
+    }
+}
+
 static result run_agent(
     struct run_host *host,
     const struct run_settings *settings,
@@ -455,7 +483,9 @@ static result run_agent(
         options.engine_info.context_max,
         options.engine_info.kv_bytes_per_token
     );
-    TRY(loop_run(host->loop, &options, outcome, error));
+    result ran = loop_run(host->loop, &options, outcome, error);
+    log_cache(host->engine);
+    TRY(ran);
     log_event(
         LOG_INFO,
         "run",

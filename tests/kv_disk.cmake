@@ -9,6 +9,8 @@ hearth_test(test_kv_disk_crash SOURCES test_kv_disk_crash.c kv_disk_support.c fa
 target_link_options(test_kv_disk_crash PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pwritev,--wrap=pwrite,--wrap=preadv
     -Wl,--wrap=fallocate,--wrap=unlinkat,--wrap=renameat,--wrap=fdatasync)
+hearth_test(test_kv_sweep SOURCES test_kv_sweep.c kv_disk_support.c LIBRARIES engine base
+    LABELS threads)
 hearth_test(test_kv_files SOURCES test_kv_files.c kv_disk_support.c LIBRARIES engine base)
 add_executable(kv_disk_make kv_disk_make.c kv_disk_support.c)
 target_link_libraries(kv_disk_make PRIVATE engine base hearth_flags ${CMOCKA_LIBRARY})

@@ -81,7 +81,9 @@ def test_show_tells_blocks_age_and_budget():
     with Cache() as cache:
         cache.fill()
         cache.run("show", out=[FOLDER, "a model of tests, cpu", "18 blocks of 5000 bytes, 2304 tokens",
-                               "root lineage ab00", "last used", "0 damaged"])
+                               "root lineage ab00", "last used", "0 damaged",
+                               f"all: {(4096 + 18 * STRIDE) / 1024:.1f} KiB on disk, of ",
+                               "that the last run allowed, in 1 folders"])
         row, = cache.rows("show", "--model", "of tests")
         assert row["blocks"] == 18 and row["tokens"] == 2304 and row["trouble"] is None
         assert row["bytes"] == 4096 + 18 * STRIDE and row["bytes_max"] > row["bytes"]

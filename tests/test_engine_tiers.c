@@ -336,6 +336,38 @@ static void trouble_is_named_and_not_fatal(void **state) {
     close_engine(&warm);
 }
 
+static _Atomic int64_t wall_ahead_ms;
+
+static int64_t steady_ms(void *context) {
+    (void)context;
+    struct clock real = clock_real();
+    return clock_monotonic_ms(&real);
+}
+
+static int64_t jumping_ms(void *context) {
+    return steady_ms(context) + INT64_C(1700000000000) + wall_ahead_ms;
+}
+
+static void wall_clock_that_jumps_is_told(void **state) {
+    (void)state;
+    struct fixture warm;
+    struct answer got;
+    struct engine_cache_status status;
+    open_with(
+        &warm,
+        &(struct engine_options
+        ){.cache_directory = directory, .clock = {steady_ms, jumping_ms, NULL}}
+    );
+    once(&warm, &(struct ask){.ids = text, .count = 300, .sampled = 3}, &got);
+    engine_cache_status(warm.engine, &status);
+    assert_true(status.clock_jump_ms < 1000);
+    wall_ahead_ms = 80 * 3600 * 1000;
+    engine_cache_status(warm.engine, &status);
+    assert_true(status.clock_jump_ms > 79 * 3600 * 1000);
+    wall_ahead_ms = 0;
+    close_engine(&warm);
+}
+
 int main(void) {
     make_text();
     const struct CMUnitTest tests[] = {
@@ -354,6 +386,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(damaged_block_is_a_miss, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(
             trouble_is_named_and_not_fatal, make_directory, remove_directory
+        ),
+        cmocka_unit_test_setup_teardown(
+            wall_clock_that_jumps_is_told, make_directory, remove_directory
         ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
