@@ -189,12 +189,11 @@ open_store(struct engine *engine, const struct engine_options *options, struct e
 static result open_queues(struct engine *engine, struct error *error) {
     size_t vocabulary = (size_t)engine->model->config.vocabulary;
     size_t sequences = (size_t)engine->plan.sequences_max;
-    /* A destroyed sequence keeps its place until the step it runs in is over. */
-    size_t contexts = 2 * sequences;
-    size_t events = 4 * (size_t)ENGINE_EVENTS_PER_STEP * contexts;
+    struct engine_queue_size size = engine_queue_size(engine->plan.sequences_max);
+    size_t contexts = size.contexts;
     engine->context_count = narrow_i32((int64_t)contexts);
-    engine->event_capacity = events < ENGINE_EVENTS_MIN ? ENGINE_EVENTS_MIN : events;
-    engine->pending_capacity = 2 * (size_t)ENGINE_EVENTS_PER_STEP * contexts;
+    engine->event_capacity = size.events;
+    engine->pending_capacity = size.pending;
     engine->contexts = calloc(contexts, sizeof *engine->contexts);
     engine->events = calloc(engine->event_capacity, sizeof *engine->events);
     engine->pending = calloc(engine->pending_capacity, sizeof *engine->pending);

@@ -151,6 +151,12 @@ void engine_store_options(
 void engine_tier_options(
     const struct engine_options *options, size_t block_bytes, struct kv_tier_options *out
 );
+/* Lengths of an engine's queues, and the bytes of these. */
+struct engine_queue_size {
+    size_t contexts, events, pending;
+};
+struct engine_queue_size engine_queue_size(int32_t sequences_max);
+uint64_t engine_queue_bytes(int32_t sequences_max);
 void engine_root_lineage(
     const struct engine *engine, uint32_t numerics, char out[SHA256_HEX_BYTES]
 );

@@ -82,6 +82,19 @@ static result fill_counts(
     if (options->threads < 0) {
         FAIL(error, INVALID_INPUT, "%d threads", options->threads);
     }
+    /* Numbers of blocks are 32 bits; up to half of what the tree can find may lie beside. */
+    int64_t blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * sequences;
+    if (blocks > INT32_MAX - KV_PREFIX_NODES_MAX) {
+        FAIL(
+            error,
+            LIMIT,
+            "%d contexts of %lld tokens are %lld blocks, more than %d",
+            sequences,
+            (long long)context,
+            (long long)blocks,
+            INT32_MAX - KV_PREFIX_NODES_MAX
+        );
+    }
     plan->context_max = (int32_t)context;
     plan->sequences_max = sequences;
     /* Every running sequence has a row in a step. */
@@ -217,6 +230,24 @@ static uint64_t plan_cache(
     return total;
 }
 
+uint64_t engine_queue_bytes(int32_t sequences_max) {
+    struct engine_queue_size size = engine_queue_size(sequences_max);
+    return size.contexts * sizeof(struct context) +
+           (size.events + size.pending) * sizeof(struct engine_event) +
+           (size_t)sequences_max * (sizeof(struct forward_segment) + sizeof(void *));
+}
+
+struct engine_queue_size engine_queue_size(int32_t sequences_max) {
+    /* A destroyed sequence keeps its place until the step it runs in is over. */
+    size_t contexts = 2 * (size_t)sequences_max;
+    size_t events = 4 * (size_t)ENGINE_EVENTS_PER_STEP * contexts;
+    return (struct engine_queue_size){
+        .contexts = contexts,
+        .events = events < ENGINE_EVENTS_MIN ? ENGINE_EVENTS_MIN : events,
+        .pending = 2 * (size_t)ENGINE_EVENTS_PER_STEP * contexts,
+    };
+}
+
 static uint64_t plan_scratch(
     const struct engine_options *options,
     const struct model_config *config,
@@ -233,7 +264,8 @@ static uint64_t plan_scratch(
     forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
     backend.name = options->backend;
     backend.threads = plan->threads;
-    return forward_scratch_bytes(config, &shape) + logits + backend_scratch_bytes(&backend);
+    return forward_scratch_bytes(config, &shape) + logits + backend_scratch_bytes(&backend) +
+           engine_queue_bytes(plan->sequences_max);
 }
 
 result engine_plan_fill(

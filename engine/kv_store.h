@@ -118,7 +118,7 @@ enum kv_begin {
 };
 /* Gives an empty sequence what is cached of its prompt: blocks, their ids, window state; `computed`
  * is where rows start, `kept` the hit. The caller reserves and appends the rest of the prompt.
- * Allocates nothing, fails never: what is not usable is a miss. */
+ * Never fails: what is not usable, or has no memory to be read back, is a miss. */
 enum kv_begin kv_store_begin(
     struct kv_store *store,
     struct kv_binding *binding,

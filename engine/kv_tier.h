@@ -4,11 +4,10 @@
  * Blocks go down (written behind, or moved to the host pool when the device needs their place) and
  * come back by tickets: the keys of one prompt's blocks in order. What is in host memory is handed
  * over at once, where it lies; what is on disk is read and verified by the worker in large pieces.
- * All queues are bounded, memory is taken once in open, and no call waits for the disk but open,
- * flush, drop_disk and close. A disk that fails is switched off and named once; one that hangs costs
- * the tickets that wait for it, after a while, and nobody else.
- * Thread: the engine thread, or whoever holds the engine's lock; kv_tier_trouble and kv_tier_count
- * any.
+ * All queues are bounded, memory is taken once in open (but for the keys of a ticket), and no call
+ * waits for the disk but open, flush, drop_disk and close. A disk that fails is switched off and
+ * named once; one that hangs costs the tickets that wait for it, after a while, and nobody else.
+ * Thread: the engine thread, or whoever holds the engine's lock; kv_tier_trouble any.
  */
 #ifndef HEARTH_ENGINE_KV_TIER_H
 #define HEARTH_ENGINE_KV_TIER_H

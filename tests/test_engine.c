@@ -500,6 +500,40 @@ static void step_that_fails_ends_its_generations(void **state) {
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+/* Queues of many sequences are part of the plan; more blocks than numbers are refused. */
+static void plan_counts_queues_and_bounds_blocks(void **state) {
+    (void)state;
+    char path[TEST_PATH_MAX];
+    model_directory(path);
+    struct error error = {0};
+    struct engine_plan few;
+    struct engine_plan many;
+    struct engine_options options = {
+        .model_directory = path,
+        .context_max = 128,
+        .sequences_max = 16,
+        .step_rows_max = 4096,
+        .memory_max = (uint64_t)1 << 40,
+    };
+    assert_true(is_ok(engine_plan_make(&options, &few, &error)));
+    options.sequences_max = 4096;
+    assert_true(is_ok(engine_plan_make(&options, &many, &error)));
+    uint64_t logits = 2 * (4096 - 16) * (uint64_t)VOCABULARY * sizeof(float);
+    uint64_t queues = engine_queue_bytes(4096) - engine_queue_bytes(16);
+    assert_true(queues > 100000000);
+    assert_true(many.scratch_bytes - few.scratch_bytes >= logits + queues);
+    struct model_config *config = calloc(1, sizeof *config);
+    struct model_size size;
+    assert_non_null(config);
+    assert_true(is_ok(model_measure(path, config, &size, &error)));
+    config->positions_max = INT32_MAX;
+    options.context_max = 0;
+    result refused = engine_plan_fill(&options, config, &size, &many, &error);
+    assert_int_equal(refused.code, RESULT_LIMIT);
+    assert_non_null(strstr(error.message, "blocks"));
+    free(config);
+}
+
 static void plan_refuses_what_does_not_fit(void **state) {
     (void)state;
     char path[TEST_PATH_MAX];
@@ -571,6 +605,7 @@ int main(void) {
         cmocka_unit_test(replay_cancelled_in_prompt_goes_on),
         cmocka_unit_test(step_that_fails_ends_its_generations),
         cmocka_unit_test(plan_refuses_what_does_not_fit),
+        cmocka_unit_test(plan_counts_queues_and_bounds_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
