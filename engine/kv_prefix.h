@@ -159,7 +159,8 @@ void kv_prefix_forget_unwritten(struct kv_prefix *tree, uint64_t node);
 void kv_prefix_forget_branch(struct kv_prefix *tree, uint64_t node);
 
 /* A lease protects a node and so, leaves going first, its whole path. One that lapses stays known
- * to its owner, who may renew or end it as long as the node is there.
+ * to its owner, who may renew or end it as long as the node is there. One taken at a leaf that nobody
+ * leases counts as the return that an ended one may have left expected there.
  * Expected errors: NOT_FOUND (the node is gone), LIMIT (leases_max). */
 MUST_CHECK result kv_prefix_acquire(
     struct kv_prefix *tree, uint64_t node, int64_t now_ms, uint64_t *lease, struct error *error

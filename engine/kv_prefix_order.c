@@ -202,6 +202,15 @@ static void lease_enter(struct kv_prefix *tree, int32_t index, int32_t at) {
     order_update(tree, at);
 }
 
+/* Somebody new is at an end that nobody holds: the one that left it open is back. Kept, that word would
+ * protect the path also after it is done with it. */
+static void spend_open(struct node *node, int32_t at) {
+    if (is_evictable(node, at)) {
+        node->stamp = STAMP_UNTOLD;
+        node->expected_ms = NEVER;
+    }
+}
+
 result kv_prefix_acquire(
     struct kv_prefix *tree, uint64_t node, int64_t now_ms, uint64_t *lease, struct error *error
 ) {
@@ -217,6 +226,7 @@ result kv_prefix_acquire(
     tree->lease_free = tree->leases[index].next_free;
     tree->leases[index].is_live = true;
     tree->counts.leases++;
+    spend_open(&tree->nodes[at], at);
     lease_enter(tree, index, at);
     *lease = id_make(tree->leases[index].generation, index);
     return OK;

@@ -3,19 +3,20 @@
  *   simulate_cache [--seed N] [--sessions N] [--divisor N] [--plot FILE]
  *
  * Prints what the day is like and a Markdown table; writes the plot as SVG. Defaults: seed 1, 600
- * sessions, full sizes; some minutes and 3 GB. The same arguments give the same numbers, times of
+ * sessions, full sizes; some minutes and 4 GB. The same arguments give the same numbers, times of
  * lookups apart. docs/cache.md holds a run.
  */
 #include "traffic_report.h"
 
 #define SIZES     4
-#define SERIES    6
+#define SERIES    7
 #define SNAPSHOTS 1024
 
 static const int32_t gibibytes[SIZES] = {4, 8, 16, 32};
 static const enum traffic_policy policies[SERIES] = {
     TRAFFIC_POLICY_LRU,
     TRAFFIC_POLICY_LEAF_LRU,
+    TRAFFIC_POLICY_STORE,
     TRAFFIC_POLICY_TREE,
     TRAFFIC_POLICY_TREE,
     TRAFFIC_POLICY_TREE,
@@ -23,13 +24,17 @@ static const enum traffic_policy policies[SERIES] = {
 static const char *const names[SERIES] = {
     "plain LRU",
     "leaf-first LRU",
-    "default, no disk",
-    "default, 16 GiB of disk",
-    "default, 256 GiB of disk",
+    "default: the engine's store",
+    "its tree alone, no disk",
+    "its tree alone, 16 GiB of disk",
+    "its tree alone, 256 GiB of disk",
     "ideal order"};
-static const char *const styles[SERIES] = {"lru", "leaf", "tree", "disk", "large", "ideal"};
-#define WITH_DISK 3 /* the default budgets */
-#define WITH_MORE 4 /* room for a day of this traffic, and no limit an hour */
+static const char *const styles[SERIES] = {
+    "lru", "leaf", "store", "tree", "disk", "large", "ideal"};
+#define STORE     2
+#define TREE      3
+#define WITH_DISK 4 /* the default budgets */
+#define WITH_MORE 5 /* room for a day of this traffic, and no limit an hour */
 
 static int32_t blocks_of(int64_t bytes) {
     return narrow_i32(bytes / TRAFFIC_BLOCK_BYTES);
@@ -105,13 +110,11 @@ print_rest(const struct traffic_outcome *unlimited, const struct traffic_outcome
         printf(
             "%d GiB of memory, 16 GiB of disk: written %.3f of new blocks, at most %.2f GB an "
             "hour; "
-            "%.1f GB evicted from disk; lookup %.1f us median, %.1f us 99 %%\n",
+            "%.1f GB evicted from disk\n",
             gibibytes[size],
             (double)outcome->written / (double)unlimited->filed,
             (double)most * TRAFFIC_BLOCK_BYTES / 1e9,
-            (double)outcome->disk_evicted * TRAFFIC_BLOCK_BYTES / 1e9,
-            outcome->lookup_us[0],
-            outcome->lookup_us[1]
+            (double)outcome->disk_evicted * TRAFFIC_BLOCK_BYTES / 1e9
         );
     }
 }
@@ -150,6 +153,7 @@ static result run(const struct traffic_options *options, const char *plot, struc
         .unlimited = &outcomes[SERIES * SIZES],
     };
     traffic_report_table(&report, stdout);
+    traffic_report_store(&report, &series[STORE], &series[TREE], stdout);
     print_rest(report.unlimited, series[WITH_DISK].outcomes);
     if (plot != NULL) {
         CLEANUP(file_cleanup) FILE *file = fopen(plot, "w");

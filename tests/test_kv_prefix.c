@@ -383,6 +383,32 @@ static void trunk_takes_over_best_of_its_branches(void **state) {
     close_fixture(fixture);
 }
 
+/* Who let go while it waited comes back, goes on and is done: nothing is expected there any more. With
+ * another at the same place nobody can tell who came, and the return is still expected. */
+static void return_to_an_open_end_is_expected_once(void **state) {
+    (void)state;
+    for (int32_t is_shared = 0; is_shared < 2; is_shared++) {
+        struct fixture *fixture = open_fixture(16);
+        uint64_t end = put(fixture, KV_PREFIX_ROOT, 1);
+        uint64_t held = lease(fixture, end, 0);
+        uint64_t twin = is_shared ? lease(fixture, end, 0) : 0;
+        kv_prefix_tell(fixture->tree, held, KV_PREFIX_WAITING, 300, 0);
+        kv_prefix_release(fixture->tree, held, 0);
+        uint64_t other = put(fixture, KV_PREFIX_ROOT, 2);
+        held = lease(fixture, end, 10);
+        uint64_t further = put_at(fixture, end, &exact, text(3), 10).node;
+        assert_true(kv_prefix_renew(fixture->tree, held, further, 10));
+        kv_prefix_tell(fixture->tree, held, KV_PREFIX_FINISHED, 0, 20);
+        kv_prefix_tell(fixture->tree, twin, KV_PREFIX_FINISHED, 0, 20);
+        assert_int_equal(kv_prefix_evict(fixture->tree, 1, 30), 1);
+        assert_false(lives(fixture, further));
+        assert_int_equal(kv_prefix_evict(fixture->tree, 1, 30), 1);
+        assert_int_equal(lives(fixture, end), is_shared);
+        assert_int_equal(lives(fixture, other), !is_shared);
+        close_fixture(fixture);
+    }
+}
+
 static void lease_lapses_and_its_owner_can_return(void **state) {
     (void)state;
     struct fixture *fixture = open_fixture(16);
@@ -617,6 +643,7 @@ int main(void) {
         cmocka_unit_test(evict_follows_what_agents_told),
         cmocka_unit_test(overdue_estimate_counts_for_nothing),
         cmocka_unit_test(trunk_takes_over_best_of_its_branches),
+        cmocka_unit_test(return_to_an_open_end_is_expected_once),
         cmocka_unit_test(lease_lapses_and_its_owner_can_return),
         cmocka_unit_test(clock_that_jumps_back_changes_nothing),
         cmocka_unit_test(miss_says_evicted_expired_damaged_or_never),

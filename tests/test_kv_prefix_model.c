@@ -223,6 +223,15 @@ static void model_enter(struct held *lease, uint64_t node) {
     }
 }
 
+/* Somebody new at an end that nobody holds: whoever was expected there is back. */
+static void model_spend_open(uint64_t node) {
+    struct entry *entry = entry_find(node);
+    if (entry != NULL && is_leaf(entry) && !is_leased(entry)) {
+        entry->stamp = UNTOLD;
+        entry->expected_ms = NEVER;
+    }
+}
+
 static int64_t due_ms(const struct entry *entry) {
     int64_t overdue = entry->expected_ms == NEVER ? NEVER : entry->expected_ms + OVERDUE_MS;
     int64_t ends = entry->used_ms + LIFETIME;
@@ -517,6 +526,7 @@ static void do_acquire(void) {
         CHECK(acquired.code == RESULT_LIMIT);
     } else {
         CHECK(is_ok(acquired));
+        model_spend_open(node);
         *slot = (struct held){.is_live = true, .id = id};
         model_enter(slot, node);
     }

@@ -36,7 +36,10 @@ struct snapshot {
 
 struct cache {
     struct traffic_cache_options options;
-    struct kv_prefix *tree;
+    struct traffic_store *store;
+    struct kv_prefix *tree; /* null when another cache's memory serves: it does the same */
+    struct cache *memory;   /* that one; null: its own */
+    int32_t found;          /* blocks in memory, of the request that starts */
     struct traffic_pool *pool, *disk;
     int32_t *held;      /* [RUNNING] of the pool */
     int32_t *held_disk; /* [RUNNING] of the disk's */
@@ -63,10 +66,16 @@ struct replay {
 
 const char *traffic_policy_name(enum traffic_policy policy) {
     static const char *const names[TRAFFIC_POLICIES] = {
-        "prefix tree", "leaf-first LRU (tree)", "plain LRU", "leaf-first LRU", "ideal"};
+        "engine's store",
+        "prefix tree",
+        "leaf-first LRU (tree)",
+        "plain LRU",
+        "leaf-first LRU",
+        "ideal"};
     return names[policy];
 }
 
+/* Of its own or another's. */
 static bool has_tree(const struct cache *cache) {
     return cache->options.policy == TRAFFIC_POLICY_TREE ||
            cache->options.policy == TRAFFIC_POLICY_UNTOLD;
@@ -255,6 +264,29 @@ static void tell(struct cache *cache, const struct traffic_request *request, int
     }
 }
 
+/* ---- the engine's store ---- */
+
+static void start_in_store(
+    const struct replay *replay, struct cache *cache, const struct traffic_request *request
+) {
+    struct traffic_outcome *outcome = &cache->outcome;
+    struct traffic_store_reuse reuse;
+    traffic_store_start(cache->store, request, replay->tokens, &reuse);
+    if (reuse.lookup_us >= 0) {
+        cache->lookups[cache->lookup_count++] = reuse.lookup_us;
+    }
+    int32_t prompt = traffic_count(replay->traffic, request->prompt);
+    outcome->requests++;
+    outcome->prompt += prompt;
+    outcome->reused += reuse.hit;
+    outcome->evaluated += prompt - reuse.hit;
+    outcome->rebuilt += reuse.hit - reuse.start;
+    outcome->live += strcmp(reuse.window_source, "live") == 0;
+    outcome->snapshot_hits += strcmp(reuse.window_source, "snapshot") == 0;
+    outcome->rebuilds += strcmp(reuse.window_source, "rebuilt") == 0;
+    outcome->cold += strcmp(reuse.window_source, "cold") == 0;
+}
+
 /* ---- events ---- */
 
 static void start_in(
@@ -266,9 +298,11 @@ static void start_in(
     const struct running *running = &replay->running[slot];
     int64_t now_ms = request->start_ms;
     int32_t tokens = traffic_count(replay->traffic, request->prompt);
-    int32_t found = has_tree(cache)
+    int32_t found = cache->memory != NULL ? cache->memory->found
+                    : has_tree(cache)
                         ? tree_find(replay, cache, request->agent, tokens, now_ms)
                         : traffic_pool_match(cache->pool, running->keys, running->blocks);
+    cache->found = found;
     int32_t in_memory = found;
     if (cache->disk != NULL) {
         found += traffic_pool_match(cache->disk, running->keys + found, running->blocks - found);
@@ -277,6 +311,9 @@ static void start_in(
     }
     cache->outcome.from_disk += (int64_t)(found - in_memory) * B;
     charge(replay, cache, request->prompt, found, now_ms);
+    if (cache->memory != NULL) {
+        return;
+    }
     if (has_tree(cache)) {
         file_blocks(replay, cache, request->agent, in_memory, running->blocks, now_ms);
     } else {
@@ -296,10 +333,10 @@ static void end_in(
     int64_t now_ms = request->end_ms;
     int32_t blocks = (traffic_count(replay->traffic, request->output) - 1) / B;
     bool is_dropped = request->after == TRAFFIC_DROPPED;
-    if (has_tree(cache)) {
+    if (cache->tree != NULL) {
         file_blocks(replay, cache, request->agent, running->blocks, blocks, now_ms);
         tell(cache, request, now_ms);
-    } else {
+    } else if (cache->memory == NULL) {
         struct traffic_path path = {
             .keys = running->keys + running->blocks,
             .next_uses = replay->next_uses + running->blocks,
@@ -336,7 +373,11 @@ static void start_request(struct replay *replay, int32_t number) {
         traffic_future_fill(replay->future, number, running->blocks, replay->next_uses);
     }
     for (int32_t i = 0; i < replay->count; i++) {
-        start_in(replay, &replay->caches[i], slot, request);
+        if (replay->caches[i].store != NULL) {
+            start_in_store(replay, &replay->caches[i], request);
+        } else {
+            start_in(replay, &replay->caches[i], slot, request);
+        }
     }
 }
 
@@ -350,7 +391,11 @@ static void end_request(struct replay *replay, int32_t slot) {
         traffic_future_fill(replay->future, running->request, blocks, replay->next_uses);
     }
     for (int32_t i = 0; i < replay->count; i++) {
-        end_in(replay, &replay->caches[i], slot, request);
+        if (replay->caches[i].store != NULL) {
+            traffic_store_end(replay->caches[i].store, request, replay->tokens);
+        } else {
+            end_in(replay, &replay->caches[i], slot, request);
+        }
     }
     running->request = -1;
 }
@@ -387,10 +432,24 @@ static void cache_close(struct cache *cache) {
     traffic_pool_destroy(cache->disk);
     traffic_pool_destroy(cache->pool);
     kv_prefix_destroy(cache->tree);
+    traffic_store_destroy(cache->store);
 }
 
-static result open_memory(struct cache *cache, int32_t agents, struct error *error) {
+static result open_memory(struct cache *cache, const struct traffic *traffic, struct error *error) {
     enum traffic_policy policy = cache->options.policy;
+    int32_t agents = traffic->agent_count;
+    if (policy == TRAFFIC_POLICY_STORE) {
+        ASSERT(cache->options.disk_blocks == 0);
+        const struct traffic_store_options options = {
+            .blocks = cache->options.blocks,
+            .snapshots = cache->options.snapshots,
+            .snapshot_ms = cache->options.snapshot_ms,
+        };
+        return traffic_store_create(&cache->store, traffic, &options, error);
+    }
+    if (cache->memory != NULL) {
+        return OK;
+    }
     if (!has_tree(cache)) {
         enum traffic_order order = policy == TRAFFIC_POLICY_LRU        ? TRAFFIC_LRU
                                    : policy == TRAFFIC_POLICY_LEAF_LRU ? TRAFFIC_LEAF_LRU
@@ -436,7 +495,7 @@ static result cache_open(
     for (int32_t i = 0; i < options->snapshots; i++) {
         cache->ring[i].taken_ms = INT64_MIN;
     }
-    TRY(open_memory(cache, traffic->agent_count, error));
+    TRY(open_memory(cache, traffic, error));
     return options->disk_blocks == 0
                ? OK
                : traffic_pool_create(&cache->disk, options->disk_blocks, TRAFFIC_LEAF_LRU, error);
@@ -448,19 +507,32 @@ static int compare_times(const void *a, const void *b) {
     return (first > second) - (first < second);
 }
 
+static void report_lookups(struct cache *cache, struct traffic_outcome *out) {
+    qsort(cache->lookups, (size_t)cache->lookup_count, sizeof(double), compare_times);
+    if (cache->lookup_count > 0) {
+        out->lookup_us[0] = cache->lookups[cache->lookup_count / 2];
+        out->lookup_us[1] = cache->lookups[(int64_t)cache->lookup_count * 99 / 100];
+        out->lookup_us[2] = cache->lookups[cache->lookup_count - 1];
+    }
+}
+
+static void report_tree(const struct kv_prefix_counts *counts, struct traffic_outcome *out) {
+    out->filed = (int64_t)counts->inserted;
+    out->evicted = (int64_t)counts->removed[KV_PREFIX_MISS_EVICTED];
+}
+
 static void cache_report(struct cache *cache, struct traffic_outcome *out) {
+    const struct cache *memory = cache->memory != NULL ? cache->memory : cache;
     *out = cache->outcome;
-    if (has_tree(cache)) {
+    out->unfiled = memory->outcome.unfiled;
+    report_lookups(cache, out);
+    if (cache->store != NULL) {
+        traffic_store_count(cache->store, &out->store);
+        report_tree(&out->store.engine.tree, out);
+    } else if (has_tree(cache)) {
         struct kv_prefix_counts counts;
-        kv_prefix_count(cache->tree, &counts);
-        out->filed = (int64_t)counts.inserted;
-        out->evicted = (int64_t)counts.removed[KV_PREFIX_MISS_EVICTED];
-        qsort(cache->lookups, (size_t)cache->lookup_count, sizeof(double), compare_times);
-        if (cache->lookup_count > 0) {
-            out->lookup_us[0] = cache->lookups[cache->lookup_count / 2];
-            out->lookup_us[1] = cache->lookups[(int64_t)cache->lookup_count * 99 / 100];
-            out->lookup_us[2] = cache->lookups[cache->lookup_count - 1];
-        }
+        kv_prefix_count(memory->tree, &counts);
+        report_tree(&counts, out);
     } else {
         struct traffic_pool_counts counts;
         traffic_pool_count(cache->pool, &counts);
@@ -489,6 +561,19 @@ static void replay_close(struct replay *replay) {
     free(replay);
 }
 
+/* An earlier cache with the same tree and no disk: what the memory holds does not depend on a disk. */
+static struct cache *
+find_memory(struct cache *caches, int32_t count, const struct traffic_cache_options *options) {
+    for (int32_t i = 0; i < count && options->disk_blocks > 0; i++) {
+        const struct traffic_cache_options *other = &caches[i].options;
+        if (other->disk_blocks == 0 && other->policy == options->policy && has_tree(&caches[i]) &&
+            other->blocks == options->blocks) {
+            return &caches[i];
+        }
+    }
+    return NULL;
+}
+
 static result replay_open(
     struct replay *replay,
     const struct traffic_cache_options *caches,
@@ -511,6 +596,7 @@ static result replay_open(
     replay->count = count;
     bool has_ideal = false;
     for (int32_t i = 0; i < count; i++) {
+        replay->caches[i].memory = find_memory(replay->caches, i, &caches[i]);
         TRY(cache_open(&replay->caches[i], &caches[i], replay->traffic, error));
         has_ideal = has_ideal || caches[i].policy == TRAFFIC_POLICY_IDEAL;
     }

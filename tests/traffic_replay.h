@@ -7,15 +7,17 @@
 #define HEARTH_TESTS_TRAFFIC_REPLAY_H
 
 #include "traffic.h"
+#include "traffic_store.h"
 
 enum traffic_policy {
-    TRAFFIC_POLICY_TREE,   /* the engine's prefix tree with what agents tell it: the default */
+    TRAFFIC_POLICY_STORE,  /* the engine's whole store: traffic_store.h; no disk */
+    TRAFFIC_POLICY_TREE,   /* the engine's prefix tree with what agents tell it */
     TRAFFIC_POLICY_UNTOLD, /* the same tree and leases, no events */
     TRAFFIC_POLICY_LRU,    /* traffic_pool.h */
     TRAFFIC_POLICY_LEAF_LRU,
     TRAFFIC_POLICY_IDEAL
 };
-#define TRAFFIC_POLICIES 5
+#define TRAFFIC_POLICIES 6
 /* What started in the last hour may end in the next. */
 #define TRAFFIC_HOURS 25
 const char *traffic_policy_name(enum traffic_policy policy);
@@ -34,6 +36,7 @@ struct traffic_outcome {
     int64_t requests, prompt, reused, evaluated, rebuilt;
     int64_t from_disk;     /* of reused */
     int64_t cold;          /* requests that reused nothing */
+    int64_t live;          /* requests that went on with a sequence that lives, forks included */
     int64_t snapshot_hits; /* requests that went on from one without rebuilding */
     int64_t rebuilds;      /* requests */
     int64_t filed;         /* blocks; those that come back after an eviction count again */
@@ -43,7 +46,8 @@ struct traffic_outcome {
     int64_t write_refused; /* attempts over the hour's budget */
     int64_t written_hour[TRAFFIC_HOURS];
     int64_t disk_evicted; /* blocks */
-    double lookup_us[3];  /* median, 99th percentile, most; 0 for pools */
+    double lookup_us[3];  /* median, 99th percentile, most; 0 where nothing was timed */
+    struct traffic_store_counts store; /* zero for others */
 };
 
 /* Blocks that are certainly enough for everything that the day computes. */

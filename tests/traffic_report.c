@@ -13,7 +13,8 @@ static double share(int64_t part, int64_t whole) {
 
 /* Tokens that a cache without limits would not have computed, in millions. */
 static double again(const struct traffic_report *report, const struct traffic_outcome *outcome) {
-    return (double)(outcome->evaluated - report->unlimited->evaluated) / 1e6;
+    double tokens = (double)(outcome->evaluated - report->unlimited->evaluated) / 1e6;
+    return tokens < 0 && tokens > -0.05 ? 0 : tokens; /* not "-0.0" */
 }
 
 static double gigabytes(int64_t blocks) {
@@ -30,7 +31,7 @@ static void print_row(
 ) {
     fprintf(
         out,
-        "| %s | %s | %.2f | %.2f | %.1f | %.1f | %.1f | %lld | %lld |",
+        "| %s | %s | %.2f | %.2f | %.1f | %.1f | %.1f | %.1f / %.1f / %.1f | %lld |",
         memory,
         name,
         100 * share(outcome->reused, outcome->prompt),
@@ -38,7 +39,9 @@ static void print_row(
         (double)outcome->evaluated / 1e6,
         again(report, outcome),
         (double)outcome->rebuilt / 1e6,
-        (long long)outcome->rebuilds,
+        100 * share(outcome->live, outcome->requests),
+        100 * share(outcome->snapshot_hits, outcome->requests),
+        100 * share(outcome->rebuilds, outcome->requests),
         (long long)(outcome->evicted / 1000)
     );
     if (has_disk) {
@@ -55,7 +58,7 @@ void traffic_report_table(const struct traffic_report *report, FILE *out) {
         out,
         "| memory | policy | hit rate, %% | saved, %% | evaluated, M | of these again, M | "
         "rebuilt, M "
-        "| rebuilds | evicted, k blocks | written, GB | from disk, M |\n"
+        "| live / snapshot / rebuilt, %% | evicted, k blocks | written, GB | from disk, M |\n"
         "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
     );
     for (int32_t size = 0; size < report->size_count; size++) {
@@ -68,6 +71,61 @@ void traffic_report_table(const struct traffic_report *report, FILE *out) {
         }
     }
     print_row(report, "no limit", "-", report->unlimited, false, out);
+}
+
+static void print_counts(int32_t gibibytes, const struct traffic_store_counts *counts, FILE *out) {
+    const struct kv_window_counts *windows = &counts->engine.windows;
+    const uint64_t *misses = counts->engine.misses;
+    const uint64_t *removed = counts->engine.tree.removed;
+    fprintf(
+        out,
+        "| %d GiB | %llu / %llu | %llu | %llu / %llu / %llu / %llu | %lld / %lld / %lld | %lld | "
+        "%llu / %llu / %llu / %llu |",
+        gibibytes,
+        (unsigned long long)removed[KV_PREFIX_MISS_EVICTED] / 1000,
+        (unsigned long long)removed[KV_PREFIX_MISS_EXPIRED] / 1000,
+        (unsigned long long)windows->captured,
+        (unsigned long long)windows->used,
+        (unsigned long long)windows->expired,
+        (unsigned long long)windows->dropped,
+        (unsigned long long)windows->evicted,
+        (long long)counts->ended_waiting,
+        (long long)counts->ended_for_place,
+        (long long)counts->ended_for_memory,
+        (long long)counts->refused,
+        (unsigned long long)misses[KV_PREFIX_MISS_NONE],
+        (unsigned long long)misses[KV_PREFIX_MISS_DIVERGENT],
+        (unsigned long long)misses[KV_PREFIX_MISS_NEVER_COMPUTED],
+        (unsigned long long)misses[KV_PREFIX_MISS_EVICTED]
+    );
+}
+
+void traffic_report_store(
+    const struct traffic_report *report,
+    const struct traffic_series *series,
+    const struct traffic_series *beside,
+    FILE *out
+) {
+    fprintf(
+        out,
+        "\n| memory | k blocks evicted / expired | snapshots taken | used / expired / gone with "
+        "their block / evicted | ended: long tool / place / memory | refused | lookups that miss: "
+        "nothing / divergent / never computed / evicted | kv_store_begin, us, median / 99 %% | "
+        "tree alone |\n|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
+    );
+    for (int32_t size = 0; size < report->size_count; size++) {
+        const struct traffic_outcome *outcome = &series->outcomes[size];
+        print_counts(report->gibibytes[size], &outcome->store, out);
+        fprintf(
+            out,
+            " %.0f / %.0f | %.0f / %.0f |\n",
+            outcome->lookup_us[0],
+            outcome->lookup_us[1],
+            beside->outcomes[size].lookup_us[0],
+            beside->outcomes[size].lookup_us[1]
+        );
+    }
+    fprintf(out, "\nforks: %lld\n", (long long)series->outcomes[0].store.forks);
 }
 
 /* ---- plot ---- */
@@ -201,11 +259,13 @@ static const char style_sheet[] =
     "rect{fill:#ffffff}.grid{stroke:#d0d7de;stroke-width:1}\n"
     "polyline{fill:none;stroke-width:2.5;stroke-linejoin:round}\n"
     ".lru{stroke:#bc4c00;stroke-dasharray:2 4}.leaf{stroke:#8250df;stroke-dasharray:8 4}\n"
-    ".tree{stroke:#1a7f37}.disk{stroke:#0969da;stroke-dasharray:12 3 2 3}\n"
+    ".store{stroke:#1f2328;stroke-width:3.5}.tree{stroke:#1a7f37}.disk{stroke:#0969da;stroke-"
+    "dasharray:12 3 2 3}\n"
     ".large{stroke:#bf3989;stroke-dasharray:1 5;stroke-linecap:round}"
     ".ideal{stroke:#6e7781;stroke-width:1.5}\n"
     "@media (prefers-color-scheme:dark){text{fill:#e6edf3}rect{fill:#0d1117}"
-    ".grid{stroke:#30363d}.lru{stroke:#f0883e}.leaf{stroke:#d2a8ff}.tree{stroke:#3fb950}"
+    ".grid{stroke:#30363d}.store{stroke:#e6edf3}.lru{stroke:#f0883e}.leaf{stroke:#d2a8ff}.tree{"
+    "stroke:#3fb950}"
     ".disk{stroke:#58a6ff}.large{stroke:#f778ba}.ideal{stroke:#8b949e}}\n"
     "</style>\n";
 

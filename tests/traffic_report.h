@@ -23,6 +23,14 @@ struct traffic_report {
 };
 
 void traffic_report_table(const struct traffic_report *report, FILE *out);
+/* What the engine's store counted at each size; `series` is one of TRAFFIC_POLICY_STORE, `beside` one
+ * whose lookups are the tree's alone. */
+void traffic_report_store(
+    const struct traffic_report *report,
+    const struct traffic_series *series,
+    const struct traffic_series *beside,
+    FILE *out
+);
 /* Hit rate, and tokens computed again though they were computed before, over memory. */
 void traffic_report_plot(const struct traffic_report *report, FILE *out);
 
