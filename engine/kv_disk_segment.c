@@ -392,17 +392,44 @@ static result segment_file_record(
     return OK;
 }
 
+/* *out: what is there, shorter at the end of the file. What the device does not give is not damage:
+ * nothing is destroyed for it. */
+static result read_head(
+    struct kv_disk *disk,
+    uint32_t at,
+    uint8_t *bytes,
+    size_t count,
+    uint64_t offset,
+    struct view *out,
+    struct error *error
+) {
+    int fd = disk_segment_fd(disk, at);
+    ssize_t got = -1;
+    do {
+        got = pread(fd, bytes, count, (off_t)offset);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        int code = errno;
+        char name[DISK_NAME_BYTES];
+        disk_segment_name(disk->segments[at].number, false, name);
+        FAIL_FOREIGN(
+            error, IO, code, "cannot read %.180s/%s: %s", disk->folder, name, strerror(code)
+        );
+    }
+    *out = view_of(bytes, (size_t)got);
+    return OK;
+}
+
 static result segment_scan(
     struct kv_disk *disk, uint32_t at, uint32_t from, uint64_t file_bytes, struct error *error
 ) {
     struct disk_segment *segment = &disk->segments[at];
-    int fd = disk_segment_fd(disk, at);
     for (uint32_t slot = from; slot < segment->slots; slot++) {
         uint8_t bytes[KV_DISK_HEADER_BYTES];
         uint64_t offset = disk_slot_offset(disk, slot);
         struct disk_record_header record;
-        ssize_t count = pread(fd, bytes, sizeof bytes, (off_t)offset);
-        struct view read = view_of(bytes, count > 0 ? (size_t)count : 0);
+        struct view read;
+        TRY(read_head(disk, at, bytes, sizeof bytes, offset, &read, error));
         enum disk_slot state = disk_record_decode(read, disk->block_bytes, &record);
         if (state == DISK_SLOT_RECORD &&
             file_bytes - offset < KV_DISK_HEADER_BYTES + (uint64_t)disk->block_bytes) {
@@ -460,15 +487,15 @@ segment_load_index(struct kv_disk *disk, uint32_t at, uint32_t *slots, struct er
 
 /* Whether the file is a segment of this folder; false: left alone. A damaged header does not matter,
  * since every record tells what it is. */
-static result segment_read_header(
-    struct kv_disk *disk, struct disk_segment *segment, bool *is_ours, struct error *error
-) {
+static result
+segment_read_header(struct kv_disk *disk, uint32_t at, bool *is_ours, struct error *error) {
+    struct disk_segment *segment = &disk->segments[at];
     char name[DISK_NAME_BYTES];
     uint8_t bytes[128];
     struct disk_file_header header;
     disk_segment_name(segment->number, false, name);
-    ssize_t count = pread(disk->cached_fd, bytes, sizeof bytes, 0);
-    struct view read = view_of(bytes, count > 0 ? (size_t)count : 0);
+    struct view read;
+    TRY(read_head(disk, at, bytes, sizeof bytes, 0, &read, error));
     *is_ours = true;
     segment->is_renamed = true;
     if (!disk_file_header_decode(read, &header)) {
@@ -509,7 +536,7 @@ static result segment_load(struct kv_disk *disk, uint32_t number, struct error *
     bool is_ours = false;
     int fd = disk_segment_fd(disk, at);
     if (fd >= 0 && fstat(fd, &about) == 0) {
-        TRY(segment_read_header(disk, segment, &is_ours, error));
+        TRY(segment_read_header(disk, at, &is_ours, error));
     }
     if (!is_ours) {
         disk->counts.refused_files++;

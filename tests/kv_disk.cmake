@@ -7,7 +7,7 @@ hearth_test(test_kv_disk_damage SOURCES test_kv_disk_damage.c kv_disk_support.c
 hearth_test(test_kv_disk_crash SOURCES test_kv_disk_crash.c kv_disk_support.c failing_memory.c
     LIBRARIES engine base)
 target_link_options(test_kv_disk_crash PRIVATE
-    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pwritev,--wrap=pwrite,--wrap=preadv
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pwritev,--wrap=pwrite,--wrap=preadv,--wrap=pread
     -Wl,--wrap=fallocate,--wrap=unlinkat,--wrap=renameat,--wrap=fdatasync)
 hearth_test(test_kv_sweep SOURCES test_kv_sweep.c kv_disk_support.c LIBRARIES engine base
     LABELS threads)

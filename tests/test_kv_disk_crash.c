@@ -25,6 +25,7 @@ static struct {
     size_t bytes;
     int code;      /* 0: SIGKILL */
     int read_code; /* of every preadv */
+    int head_code; /* of every pread */
     long changes;
 } fault;
 
@@ -34,6 +35,8 @@ ssize_t __real_pwrite(int fd, const void *bytes, size_t count, off_t at);       
 ssize_t __wrap_pwrite(int fd, const void *bytes, size_t count, off_t at);       // NOLINT
 ssize_t __real_preadv(int fd, const struct iovec *parts, int count, off_t at);  // NOLINT
 ssize_t __wrap_preadv(int fd, const struct iovec *parts, int count, off_t at);  // NOLINT
+ssize_t __real_pread(int fd, void *bytes, size_t count, off_t at);              // NOLINT
+ssize_t __wrap_pread(int fd, void *bytes, size_t count, off_t at);              // NOLINT
 int __real_fallocate(int fd, int mode, off_t from, off_t bytes);                // NOLINT
 int __wrap_fallocate(int fd, int mode, off_t from, off_t bytes);                // NOLINT
 int __real_unlinkat(int fd, const char *name, int flags);                       // NOLINT
@@ -91,6 +94,14 @@ ssize_t __wrap_preadv(int fd, const struct iovec *parts, int count, off_t at) { 
         return -1;
     }
     return __real_preadv(fd, parts, count, at);
+}
+
+ssize_t __wrap_pread(int fd, void *bytes, size_t count, off_t at) { // NOLINT
+    if (fault.head_code != 0) {
+        errno = fault.head_code;
+        return -1;
+    }
+    return __real_pread(fd, bytes, count, at);
 }
 
 int __wrap_fallocate(int fd, int mode, off_t from, off_t bytes) { // NOLINT
@@ -262,6 +273,28 @@ static void kv_disk_failing_change_is_never_wrong(void **state) {
     }
 }
 
+/* What cannot be read while it is opened is neither a miss nor damage: nothing is removed for it. */
+static void kv_disk_read_error_at_the_start_removes_nothing(void **state) {
+    (void)state;
+    struct tier tier;
+    struct error error;
+    tier_make(&tier, SMALL_BYTES);
+    tier_open(&tier);
+    tier_put_path(&tier, 1000, 3);
+    tier_close(&tier);
+    fault.head_code = EIO;
+    result opened = kv_disk_open(&tier.disk, &tier.options, &error);
+    fault.head_code = 0;
+    assert_int_equal(opened.code, RESULT_IO);
+    assert_non_null(strstr(error.message, "seg-00000001.data: Input/output error"));
+    assert_null(tier.disk);
+    tier_open(&tier);
+    for (int32_t i = 0; i < 3; i++) {
+        assert_true(tier_get(&tier, 1000, i));
+    }
+    tier_remove(&tier);
+}
+
 static void kv_disk_read_error_ends_everything_once(void **state) {
     (void)state;
     struct tier tier;
@@ -334,6 +367,7 @@ int main(void) {
         cmocka_unit_test(kv_disk_killed_at_random_instants_is_never_wrong),
         cmocka_unit_test(kv_disk_full_disk_ends_writing_once),
         cmocka_unit_test(kv_disk_failing_change_is_never_wrong),
+        cmocka_unit_test(kv_disk_read_error_at_the_start_removes_nothing),
         cmocka_unit_test(kv_disk_read_error_ends_everything_once),
         cmocka_unit_test(kv_disk_without_memory_nothing_is_lost),
     };
