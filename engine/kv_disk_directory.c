@@ -139,6 +139,15 @@ open_folder(int at, const char *name, const char *path, bool make, int *out, str
     }
     struct stat about;
     struct statfs system;
+    if (fd < 0 && fstatat(at, name, &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(about.st_mode)) {
+        FAIL(
+            error,
+            IO,
+            "the cache directory %.250s is a symbolic link, which is not followed; mount or bind a "
+            "directory there, or name another state directory",
+            path
+        );
+    }
     if (fd < 0 || fstat(fd, &about) != 0 || fstatfs(fd, &system) != 0) {
         int code = errno;
         return fail_io(error, "cannot open the cache directory", path, code);
@@ -333,7 +342,12 @@ info_write(struct kv_disk *disk, const struct kv_disk_options *options, struct e
 static result
 info_check(struct kv_disk *disk, const struct kv_disk_options *options, struct error *error) {
     struct disk_info info;
-    if (!disk_info_load(disk->fd, &info)) {
+    bool is_known = disk_info_load(disk->fd, &info);
+    /* An import knows no name for the model; the first run tells it. */
+    bool is_nameless = is_known && info.description[0] == '\0' && options->description != NULL &&
+                       options->description[0] != '\0' && info.format == DISK_FORMAT &&
+                       kv_lineage_equals(&info.root, &options->root);
+    if (!is_known || is_nameless) {
         return disk->mode == KV_DISK_WRITER ? info_write(disk, options, error) : OK;
     }
     if (info.format != DISK_FORMAT) {

@@ -5,7 +5,9 @@
 
 #include "engine/kv_files.h"
 #include "sandbox/sandbox.h"
+#include <errno.h>
 #include <inttypes.h>
+#include <sys/stat.h>
 
 #define KEYS_MAX       64
 #define REPORTED_MAX   50 /* damaged records that are named; all are counted */
@@ -18,12 +20,23 @@
 
 /* ---- folders -------------------------------------------------------------------------------- */
 
-/* The cache's directory; always NUL-terminated. */
+/* The cache's directory; always NUL-terminated. `make`: the directory that it lies in is made. */
 static result cache_directory(
     const struct cli_arguments *arguments, bool make, struct buffer *out, struct error *error
 ) {
     CLEANUP(buffer_deinit) struct buffer state = {0};
     TRY(path_state(cli_value(arguments, "state"), make, &state, error));
+    if (make && mkdir(buffer_text(&state), 0700) != 0 && errno != EEXIST) {
+        int code = errno;
+        FAIL_FOREIGN(
+            error,
+            IO,
+            code,
+            "cannot make the state directory %.300s: %s",
+            buffer_text(&state),
+            strerror(code)
+        );
+    }
     buffer_init(out, BUFFER_CEILING_DEFAULT);
     return buffer_append_format(out, error, "%s/cache", buffer_text(&state));
 }
@@ -618,7 +631,7 @@ static int cache_import(const struct cli_arguments *arguments) {
     const struct clock clock = clock_real();
     struct kv_files_moved moved = {0};
     struct error error = {0};
-    result done = cache_directory(arguments, true, &cache, &error);
+    result done = cache_directory(arguments, cli_has(arguments, "new"), &cache, &error);
     if (is_ok(done)) {
         done = kv_files_import(
             buffer_text(&cache),

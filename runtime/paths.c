@@ -99,6 +99,10 @@ result path_state(const char *given, bool make, struct buffer *out, struct error
         FAIL(error, INVALID_INPUT, "the name of the state directory is empty");
     }
     if (given != NULL) {
+        char here[PATH_MAX];
+        if (given[0] != '/' && getcwd(here, sizeof here) != NULL) {
+            TRY(buffer_append_format(out, error, "%s/", here));
+        }
         TRY(buffer_append_text(out, given, error));
     } else if (base != NULL && base[0] == '/') {
         TRY(buffer_append_format(out, error, "%s/hearth", base));

@@ -9,7 +9,7 @@
 /* The bundled model: ../share/hearth/mini beside bin (installed), or ../../../examples/mini/model
  * from build/PRESET/runtime. Expected errors: NOT_FOUND (names the places), IO. */
 MUST_CHECK result path_model_default(struct buffer *out, struct error *error);
-/* `given`, or $XDG_STATE_HOME/hearth, or ~/.local/state/hearth. Parents are made when `make` is
+/* `given` (made absolute), or $XDG_STATE_HOME/hearth, or ~/.local/state/hearth. Parents are made when `make` is
  * set; the directory itself is left to the store. Expected errors: NOT_FOUND (no home), IO. */
 MUST_CHECK result path_state(const char *given, bool make, struct buffer *out, struct error *error);
 /* Absolute, symlinks resolved; must be a directory. Expected errors: NOT_FOUND, INVALID_INPUT. */

@@ -150,7 +150,12 @@ def test_prefix_moves_to_another_state():
         here.run("export", file, status=5, err="File exists")
         here.run("export", here.path / "g", "--keys", "abc", status=5, err="'abc' is no key")
         there.run("import", file, status=5, err=[f"is of root lineage {FOLDER}", "has none"])
+        there.state.rmdir()  # a machine that never ran anything
         there.run("import", file, "--new", out="4 blocks")
+        assert there.state.stat().st_mode & 0o777 == 0o700
+        there.run("show", out="(unknown model)")
+        there.fill(0)
+        there.run("show", out=["a model of tests", "4 blocks"])
         row, = there.rows("import", file)
         assert (row["added"], row["present"]) == (0, 4)
         there.run("verify", out="4 records")

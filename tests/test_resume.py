@@ -278,6 +278,14 @@ def recorded(scratch, *arguments):
     check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "2", *arguments), 4)
 
 
+def test_state_directory_may_be_named_relative_to_here():
+    needs_sandbox()
+    with Scratch() as scratch:
+        recorded(scratch)
+        here = os.path.relpath(scratch.state)
+        check(hearth("run", "--resume", "last", "--max-turns", "1", "--state", here), 4)
+
+
 def test_each_refusal_has_its_status_and_names_the_reason():
     needs_sandbox()
     with Scratch() as scratch:
