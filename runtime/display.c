@@ -550,10 +550,13 @@ static void put_resumed(struct display *display, const struct generation_facts *
         );
     }
     if (facts->rebuilt > 0) {
+        bool is_approximate =
+            facts->window_source != NULL && strcmp(facts->window_source, "replay") == 0;
         length = snprintf(
             rebuilt,
             sizeof rebuilt,
-            ", windows rebuilt from %s",
+            ", windows %s from %s",
+            is_approximate ? "replayed (approximate)" : "rebuilt",
             grouped(facts->rebuilt_from, numbers[2])
         );
     }
