@@ -364,7 +364,7 @@ int32_t engine_layer_count(const struct engine *engine) {
 /* ---- sequences ------------------------------------------------------------------------------ */
 
 static void lock(struct engine *engine) {
-    pthread_mutex_lock(&engine->lock);
+    engine_lock(engine);
 }
 
 static void unlock(struct engine *engine) {

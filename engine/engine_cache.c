@@ -90,7 +90,7 @@ const char *engine_miss_name(int32_t miss) {
 void engine_sequence_tell(
     struct engine *engine, uint64_t sequence, enum sequence_event event, int64_t estimate_ms
 ) {
-    pthread_mutex_lock(&engine->lock);
+    engine_lock(engine);
     struct context *context = engine_context_find(engine, sequence);
     if (context != NULL) {
         int64_t estimate = estimate_ms > 0 ? estimate_ms : 0;
@@ -170,7 +170,7 @@ static void fill_tiers(const struct engine *engine, struct engine_cache_status *
 
 void engine_cache_status(struct engine *engine, struct engine_cache_status *out) {
     *out = (struct engine_cache_status){0};
-    pthread_mutex_lock(&engine->lock);
+    engine_lock(engine);
     fill_device(engine, out);
     fill_counts(engine, out);
     if (engine->tier != NULL) {
@@ -181,13 +181,13 @@ void engine_cache_status(struct engine *engine, struct engine_cache_status *out)
 
 void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t blocks) {
     ASSERT(blocks >= 0);
-    pthread_mutex_lock(&engine->lock);
+    engine_lock(engine);
     kv_store_drop(engine->store, tier, blocks, engine_now_ms(engine));
     pthread_mutex_unlock(&engine->lock);
 }
 
 void engine_cache_flush(struct engine *engine) {
-    pthread_mutex_lock(&engine->lock);
+    engine_lock(engine);
     (void)kv_store_flush(engine->store, ENGINE_FLUSH_MS, engine_now_ms(engine));
     pthread_mutex_unlock(&engine->lock);
 }

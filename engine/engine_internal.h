@@ -8,6 +8,7 @@
 #define HEARTH_ENGINE_ENGINE_INTERNAL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "base/sha256.h"
 #include "engine.h"
@@ -97,6 +98,7 @@ struct engine {
     pthread_t thread;
     bool has_thread, has_lock;
     pthread_mutex_t lock;
+    atomic_int callers;       /* that wait for the lock */
     pthread_cond_t to_engine; /* work, room for events, stop */
     pthread_cond_t to_caller; /* a logits job is done, a destroyed sequence is freed */
 
@@ -121,6 +123,13 @@ struct engine {
     int32_t turn;      /* context that prefills next */
     double row_us;     /* running mean of a prompt row's time; 0: not measured */
 };
+
+/* For callers: the engine thread sees that somebody waits, and lets him in between two pieces. */
+static inline void engine_lock(struct engine *engine) {
+    (void)atomic_fetch_add(&engine->callers, 1);
+    pthread_mutex_lock(&engine->lock);
+    (void)atomic_fetch_sub(&engine->callers, 1);
+}
 
 /* Longest wait for the disk when the engine is closed or flushed. */
 #define ENGINE_FLUSH_MS 10000

@@ -32,6 +32,7 @@ struct kv_store_options {
     uint64_t snapshot_bytes;
     int64_t snapshot_lifetime_ms; /* 0: 10 min */
     struct kv_tier *tier;         /* borrowed; null: none */
+    size_t poll_bytes;            /* of blocks copied by one kv_store_poll; 0: 1 MiB */
     bool has_disk;                /* the tier was opened with a directory */
     /* Engram id of a token, for blocks that come from a tier; null: 0. */
     int32_t (*compress)(void *context, int32_t id);

@@ -28,6 +28,9 @@ struct kv_store {
     int32_t *path;              /* [blocks_max of a sequence] scratch */
     struct kv_key *keys;        /* the same; null without a tier */
     struct kv_binding *waiting; /* for blocks of a tier */
+    struct kv_tier_batch batch; /* of which some is taken, up to batch_at; when has_batch */
+    int32_t batch_at;
+    bool has_batch;
     uint64_t next_ticket;
     int64_t write_all_ms; /* what was filed until then is written without delay */
     int32_t last_block;   /* the neighbour of the next one that comes back; -1: none */

@@ -10,12 +10,22 @@
 #define READS_MAX ENGINE_REPLAYS_MAX
 /* A read may end without a word when its wake is missed: asked again after this. */
 #define READ_POLL_MS 5
+/* Copied by one poll, whose caller holds the engine's lock: below a millisecond. */
+#define POLL_BYTES ((size_t)1 << 20)
 /* The queue to disk is full, or the budget of the hour is spent. */
 #define WRITE_RETRY_MS 200
 
 /* ---- coming back ---------------------------------------------------------------------------- */
 
+static void give_back(struct kv_store *store) {
+    kv_tier_done(store->options.tier, &store->batch);
+    store->has_batch = false;
+}
+
 static void stop_waiting(struct kv_store *store, struct kv_binding *binding) {
+    if (store->has_batch && store->batch.ticket == binding->ticket) {
+        give_back(store);
+    }
     struct kv_binding **link = &store->waiting;
     while (*link != NULL && *link != binding) {
         link = &(*link)->waiting_next;
@@ -211,43 +221,61 @@ static bool file_record(
     return true;
 }
 
-static void
-take_batch(struct kv_store *store, struct kv_binding *binding, const struct kv_tier_batch *batch) {
-    int32_t filed = 0;
-    while (filed < batch->count && file_record(store, binding, &batch->records[filed])) {
-        filed++;
-    }
-    *(batch->from_disk ? &binding->restored_disk : &binding->restored_host) += filed;
-    *(batch->from_disk ? &store->counts.restored_disk_blocks : &store->counts.restored_host_blocks
-    ) += (uint64_t)filed;
-    bool is_cut_short = filed < batch->count;
+/* The binding has all of the batch that it can take. */
+static void conclude_batch(struct kv_store *store, struct kv_binding *binding, bool is_cut_short) {
+    const struct kv_tier_batch *batch = &store->batch;
+    bool is_last = batch->is_last;
     if (is_cut_short) {
         kv_tier_cancel(store->options.tier, batch->ticket);
         binding->is_read_out = true;
-    } else if (batch->is_last && batch->miss != KV_PREFIX_MISS_NONE) {
+    } else if (is_last && batch->miss != KV_PREFIX_MISS_NONE) {
         binding->tier_miss = batch->miss;
         binding->tier_miss_block =
             binding->restored_from + binding->restored_host + binding->restored_disk;
         binding->is_read_out = true;
     }
-    if (is_cut_short || batch->is_last) {
+    give_back(store);
+    if (is_cut_short || is_last) {
         stop_waiting(store, binding);
     }
 }
 
-static void take_batches(struct kv_store *store) {
-    struct kv_tier *tier = store->options.tier;
-    struct kv_tier_batch batch;
-    for (int32_t i = 0; i < KV_TIER_BATCHES && kv_tier_next(tier, &batch); i++) {
-        struct kv_binding *binding = store->waiting;
-        while (binding != NULL && binding->ticket != batch.ticket) {
-            binding = binding->waiting_next;
-        }
-        if (binding != NULL) {
-            take_batch(store, binding, &batch);
-        }
-        kv_tier_done(tier, &batch);
+/* Takes at most `most` blocks of the batch at hand. Returns how many. */
+static int32_t take_some(struct kv_store *store, int32_t most) {
+    const struct kv_tier_batch *batch = &store->batch;
+    struct kv_binding *binding = store->waiting;
+    while (binding != NULL && binding->ticket != batch->ticket) {
+        binding = binding->waiting_next;
     }
+    if (binding == NULL) {
+        give_back(store);
+        return 0;
+    }
+    int32_t filed = 0;
+    bool is_cut_short = false;
+    while (filed < most && store->batch_at < batch->count && !is_cut_short) {
+        is_cut_short = !file_record(store, binding, &batch->records[store->batch_at]);
+        store->batch_at += is_cut_short ? 0 : 1;
+        filed += is_cut_short ? 0 : 1;
+    }
+    *(batch->from_disk ? &binding->restored_disk : &binding->restored_host) += filed;
+    *(batch->from_disk ? &store->counts.restored_disk_blocks : &store->counts.restored_host_blocks
+    ) += (uint64_t)filed;
+    if (is_cut_short || store->batch_at == batch->count) {
+        conclude_batch(store, binding, is_cut_short);
+    }
+    return filed;
+}
+
+/* Takes at most `most` blocks that came back. Returns how many. */
+static int32_t take_blocks(struct kv_store *store, int32_t most) {
+    int32_t taken = 0;
+    while (taken < most && (store->has_batch || kv_tier_next(store->options.tier, &store->batch))) {
+        store->batch_at = store->has_batch ? store->batch_at : 0;
+        store->has_batch = true;
+        taken += take_some(store, most - taken);
+    }
+    return taken;
 }
 
 /* ---- going down ----------------------------------------------------------------------------- */
@@ -277,14 +305,14 @@ static bool is_disk_gone(const struct kv_store *store) {
     return trouble.code != RESULT_OK || !store->options.has_disk;
 }
 
-/* The next blocks that are due, at most KV_TIER_BATCH_BLOCKS. Returns how many were dealt with; 0:
- * none is due or the tier takes none, *next_ms says when to ask again. */
-static int32_t write_some(struct kv_store *store, int64_t *next_ms) {
+/* The next blocks that are due, at most `most` (below KV_TIER_BATCH_BLOCKS). Returns how many were
+ * dealt with; 0: none is due or the tier takes none, *next_ms says when to ask again. */
+static int32_t write_some(struct kv_store *store, int32_t most, int64_t *next_ms) {
     struct kv_tier_record records[KV_TIER_BATCH_BLOCKS];
     uint64_t nodes[KV_TIER_BATCH_BLOCKS];
     int32_t count = 0;
     int32_t room = kv_tier_room(store->options.tier);
-    room = room < KV_TIER_BATCH_BLOCKS ? room : KV_TIER_BATCH_BLOCKS;
+    room = room < most ? room : most;
     uint64_t at = kv_prefix_unwritten(store->tree);
     *next_ms = INT64_MAX;
     while (at != KV_PREFIX_ROOT && count < room) {
@@ -318,13 +346,22 @@ static int32_t write_some(struct kv_store *store, int64_t *next_ms) {
     return written;
 }
 
+static int32_t blocks_at_once(const struct kv_store *store) {
+    size_t bytes = store->options.poll_bytes == 0 ? POLL_BYTES : store->options.poll_bytes;
+    size_t blocks = bytes / store->options.cache->layout.block_bytes;
+    blocks = blocks < KV_TIER_BATCH_BLOCKS ? blocks : KV_TIER_BATCH_BLOCKS;
+    return blocks < 1 ? 1 : (int32_t)blocks;
+}
+
 int64_t kv_store_tier_poll(struct kv_store *store) {
     if (store->options.tier == NULL) {
         return INT64_MAX;
     }
-    take_batches(store);
+    int32_t most = blocks_at_once(store);
+    int32_t taken = take_blocks(store, most);
+    int32_t left = most - taken;
     int64_t next_ms = INT64_MAX;
-    if (write_some(store, &next_ms) > 0) {
+    if (left == 0 || write_some(store, left, &next_ms) > 0) {
         next_ms = store->now_ms; /* the rest after the next step */
     }
     int64_t read_ms = store->waiting != NULL ? store->now_ms + READ_POLL_MS : INT64_MAX;
@@ -342,7 +379,7 @@ bool kv_store_flush(struct kv_store *store, int64_t timeout_ms, int64_t now_ms) 
     int64_t until_ms = clock_monotonic_ms(&machine) + timeout_ms;
     int64_t next_ms = 0;
     do {
-        while (write_some(store, &next_ms) > 0) {
+        while (write_some(store, KV_TIER_BATCH_BLOCKS, &next_ms) > 0) {
         }
         int64_t left_ms = until_ms - clock_monotonic_ms(&machine);
         if (left_ms <= 0 || !kv_tier_flush(tier, left_ms)) {

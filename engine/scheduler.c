@@ -4,11 +4,13 @@
  * row budget that keeps a step short. How steps are composed changes no result. See
  * engine_internal.h for the lock.
  */
+#include <sched.h>
 #include <time.h>
 
 #include "engine_internal.h"
 #include "engram.h"
 
+#define YIELDS_MAX  1000  /* for callers that wait for the lock: some 100 us each time */
 #define IDLE_MS_MAX 60000 /* a clock given by a test may stand still */
 
 int64_t engine_now_ms(const struct engine *engine) {
@@ -598,6 +600,15 @@ static bool work(struct engine *engine) {
     return did;
 }
 
+/* The store has more to do at once; callers come first. Lock held. */
+static void give_way(struct engine *engine) {
+    pthread_mutex_unlock(&engine->lock);
+    for (int i = 0; i < YIELDS_MAX && atomic_load(&engine->callers) > 0; i++) {
+        (void)sched_yield();
+    }
+    pthread_mutex_lock(&engine->lock);
+}
+
 /* Until something is posted, or the store has something to do. Lock held. */
 static void wait_for_work(struct engine *engine) {
     if (engine->poll_ms == INT64_MAX) {
@@ -605,7 +616,11 @@ static void wait_for_work(struct engine *engine) {
         return;
     }
     int64_t left_ms = engine->poll_ms - engine_now_ms(engine);
-    left_ms = left_ms < 1 ? 1 : left_ms > IDLE_MS_MAX ? IDLE_MS_MAX : left_ms;
+    if (left_ms <= 0) {
+        give_way(engine);
+        return;
+    }
+    left_ms = left_ms > IDLE_MS_MAX ? IDLE_MS_MAX : left_ms;
     struct timespec until;
     (void)clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += left_ms / 1000;

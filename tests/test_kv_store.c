@@ -23,6 +23,7 @@
 ssize_t __real_pwritev(int fd, const struct iovec *parts, int count, off_t offset); // NOLINT
 ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int count, off_t offset); // NOLINT
 static useconds_t write_us;
+static int32_t poll_blocks; /* of stores opened from now on; 0: the default */
 
 ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int count, off_t offset) { // NOLINT
     if (write_us > 0) {
@@ -92,6 +93,7 @@ static struct bench *open_bench(const char *directory, uint64_t host_bytes) {
         .leases_max = 2 * SEQUENCES,
         .snapshot_bytes = 16 * bench->cache.layout.state_bytes,
         .tier = bench->tier,
+        .poll_bytes = (size_t)poll_blocks * bench->cache.layout.block_bytes,
         .has_disk = directory != NULL,
     };
     assert_true(is_ok(kv_store_create(&bench->store, &options, NULL)));
@@ -321,6 +323,60 @@ static void lineage_that_cannot_be_is_a_miss(void **state) {
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
+static uint64_t restored(struct bench *bench) {
+    struct kv_store_counts counts;
+    kv_store_count(bench->store, &counts);
+    return counts.restored_host_blocks;
+}
+
+/* Whoever holds the engine's lock copies a few blocks only, wherever a batch ends; what was begun can
+ * be given up in the middle of one. */
+static void poll_takes_a_few_blocks_at_a_time(void **state) {
+    (void)state;
+    poll_blocks = 3;
+    struct bench *bench = open_bench(NULL, 1 << 20);
+    poll_blocks = 0;
+    const int32_t blocks = CONTEXT / KV_BLOCK_TOKENS - 1;
+    struct kv_prompt prompt = {.tokens = bench->text, .count = blocks * KV_BLOCK_TOKENS + 10};
+    struct live live;
+    begin(bench, &live, &prompt);
+    run(bench, &live, prompt.count);
+    end(bench, &live);
+    for (int32_t given_up_after = 1; given_up_after <= blocks / 3 + 1; given_up_after++) {
+        kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
+        kv_store_drop(bench->store, CACHE_TIER_TREE, 0, 1);
+        live = (struct live){.sequence = kv_cache_acquire(&bench->cache)};
+        int32_t polls = 0;
+        uint64_t before = restored(bench);
+        bool is_waiting = true;
+        while (is_waiting && polls < given_up_after) {
+            is_waiting = kv_store_begin(
+                             bench->store, &live.binding, live.sequence, &prompt, 1, &live.reuse
+                         ) == KV_BEGIN_WAIT;
+            if (is_waiting) {
+                uint64_t at = restored(bench);
+                int64_t again_ms = kv_store_poll(bench->store, 1);
+                assert_true(restored(bench) - at <= 3);
+                assert_true(again_ms <= 1 || restored(bench) - at < 3);
+                polls++;
+            }
+        }
+        if (is_waiting) {
+            assert_int_equal(restored(bench) - before, blocks < 3 * polls ? blocks : 3 * polls);
+            kv_store_cancel(bench->store, &live.binding, 1);
+            kv_cache_release(&bench->cache, live.sequence);
+        } else {
+            append(bench, &live, prompt.tokens, prompt.count);
+            end(bench, &live);
+        }
+    }
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.reuse.hit, blocks * KV_BLOCK_TOKENS);
+    run(bench, &live, prompt.count);
+    end(bench, &live);
+    close_bench(bench);
+}
+
 static void flush_takes_no_longer_than_allowed(void **state) {
     (void)state;
     char directory[256];
@@ -355,6 +411,7 @@ int main(void) {
         cmocka_unit_test(full_list_cut_short_stays_within_its_bound),
         cmocka_unit_test(branch_before_a_replay_does_not_depend_on_it),
         cmocka_unit_test(lineage_that_cannot_be_is_a_miss),
+        cmocka_unit_test(poll_takes_a_few_blocks_at_a_time),
         cmocka_unit_test(flush_takes_no_longer_than_allowed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
