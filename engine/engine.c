@@ -405,9 +405,22 @@ void engine_context_free(struct engine *engine, struct context *context) {
     *context = (struct context){.logits = context->logits};
 }
 
+int32_t engine_free_idle(struct engine *engine) {
+    int32_t freed = 0;
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        if (context->used && context->is_dying && context->state != CONTEXT_RUNNING) {
+            engine_context_free(engine, context);
+            freed++;
+        }
+    }
+    return freed;
+}
+
 result engine_sequence_create(struct engine *engine, uint64_t *out, struct error *error) {
     lock(engine);
-    /* Every live sequence may have one dying predecessor at most, so there is a place. */
+    /* One that is dying has a sequence of the cache, of which there are sequences_max: there is a
+     * place. */
     struct context *context =
         engine->live_count < engine->plan.sequences_max ? find_unused(engine) : NULL;
     if (context != NULL) {
@@ -473,7 +486,7 @@ engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, stru
     struct kv_sequence *kv = NULL;
     while (is_ok(checked) && context->kv != NULL && kv == NULL) {
         kv = kv_cache_fork(&engine->cache, context->kv);
-        if (kv == NULL) {
+        if (kv == NULL && engine_free_idle(engine) == 0) {
             /* A destroyed sequence holds a place until the step that it runs in is over. */
             pthread_cond_wait(&engine->to_caller, &engine->lock);
             context = engine_context_find(engine, parent);
@@ -509,7 +522,8 @@ void engine_sequence_destroy(struct engine *engine, uint64_t sequence) {
     if (context != NULL) {
         engine->live_count--;
         drop_events(engine, sequence);
-        if (context->state == CONTEXT_RUNNING) {
+        /* Its windows are kept by the engine thread: a copy of megabytes into fresh memory. */
+        if (context->state == CONTEXT_RUNNING || context->binding.sequence != NULL) {
             context->is_dying = true;
         } else {
             engine_context_free(engine, context);

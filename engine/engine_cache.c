@@ -171,6 +171,7 @@ static void fill_tiers(const struct engine *engine, struct engine_cache_status *
 void engine_cache_status(struct engine *engine, struct engine_cache_status *out) {
     *out = (struct engine_cache_status){0};
     engine_lock(engine);
+    (void)engine_free_idle(engine);
     fill_device(engine, out);
     fill_counts(engine, out);
     if (engine->tier != NULL) {
@@ -182,12 +183,14 @@ void engine_cache_status(struct engine *engine, struct engine_cache_status *out)
 void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t blocks) {
     ASSERT(blocks >= 0);
     engine_lock(engine);
+    (void)engine_free_idle(engine);
     kv_store_drop(engine->store, tier, blocks, engine_now_ms(engine));
     pthread_mutex_unlock(&engine->lock);
 }
 
 void engine_cache_flush(struct engine *engine) {
     engine_lock(engine);
+    (void)engine_free_idle(engine);
     (void)kv_store_flush(engine->store, ENGINE_FLUSH_MS, engine_now_ms(engine));
     pthread_mutex_unlock(&engine->lock);
 }

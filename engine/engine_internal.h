@@ -34,7 +34,7 @@ enum context_state { CONTEXT_IDLE, CONTEXT_QUEUED, CONTEXT_RUNNING };
 struct context {
     /* guarded by the lock */
     bool used;
-    bool is_dying; /* destroyed while running: freed at the next boundary */
+    bool is_dying; /* destroyed: freed by the engine thread at the next boundary */
     bool is_cancelled;
     bool is_broken; /* a step failed: its caches are undefined */
     enum context_state state;
@@ -174,6 +174,8 @@ void engine_root_lineage(
 struct context *engine_context_find(struct engine *engine, uint64_t id);
 /* Frees a context that no step uses. Lock held. */
 void engine_context_free(struct engine *engine, struct context *context);
+/* Frees what was destroyed and no step uses. Returns how many. Lock held. */
+int32_t engine_free_idle(struct engine *engine);
 void *engine_thread_main(void *argument); /* the engine */
 
 #endif

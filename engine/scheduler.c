@@ -220,7 +220,8 @@ static struct context *next_queued(struct engine *engine, uint64_t number) {
     struct context *first = NULL;
     for (int32_t c = 0; c < engine->context_count; c++) {
         struct context *context = &engine->contexts[c];
-        if (context->used && context->state == CONTEXT_QUEUED && context->queue_number > number &&
+        if (context->used && !context->is_dying && context->state == CONTEXT_QUEUED &&
+            context->queue_number > number &&
             (first == NULL || context->queue_number < first->queue_number)) {
             first = context;
         }
