@@ -534,7 +534,9 @@ static result check_version(
         FAIL(
             error,
             UNSUPPORTED,
-            "%s has schema version %lld and needs %lld; the next 'hearth run' brings it up",
+            "%s has schema version %lld and needs %lld; the next 'hearth run' (or --resume) keeps "
+            "a "
+            "copy and brings it up",
             store->path,
             (long long)version,
             (long long)target

@@ -822,6 +822,24 @@ def test_doctor_accepts_a_database_of_an_older_version():
         assert b"bad   state" not in done.stdout, done.stdout
 
 
+def test_sessions_of_an_older_version_are_refused_with_the_remedy():
+    needs_sandbox()
+    with Scratch() as scratch:
+        os.mkdir(scratch.state, 0o700)
+        with sqlite3.connect(f"{scratch.state}/sessions.db") as database:
+            database.executescript((ROOT / "tests/data/sessions/version-1.sql").read_text())
+        database.close()
+        before = pathlib.Path(scratch.state, "sessions.db").read_bytes()
+        for words in ["list"], ["show", "last"]:
+            check(hearth("sessions", *words, "--state", scratch.state), 5,
+                  err="schema version 1 and needs .*; the next 'hearth run' .*brings it up")
+        assert pathlib.Path(scratch.state, "sessions.db").read_bytes() == before
+        scratch.demo()
+        scratch.run("x", *GREEDY, "--max-turns", "1")
+        listed = hearth("sessions", "list", "--state", scratch.state)
+        assert listed.returncode == 0 and len(listed.stdout.splitlines()) >= 2, listed
+
+
 def test_tool_call_goes_through_the_sandbox():
     needs_sandbox()
     with Scratch() as scratch:

@@ -228,6 +228,54 @@ def test_an_interrupt_during_a_tool_goes_on_after_it():
         assert first["calls"][0]["status"] == "cancelled" and len(first["calls"]) == 1, first["calls"]
 
 
+def test_a_session_with_replays_goes_on_to_the_same_tokens():
+    needs_sandbox()
+    replay = ["--window", "replay", "--max-turns"]
+    with Scratch() as scratch, Scratch() as other:
+        task = scratch.demo(DEMO)
+        other.demo(DEMO)
+        scratch.run(task["prompt"], *GREEDY, *replay, "3")
+        whole = tree_of(scratch)
+        check(other.run(task["prompt"], *GREEDY, *replay, "1"), 4)
+        resume(other, *replay, str(len(whole["agents"][0]["turns"]) - 1))
+        tree = tree_of(other)
+        first = tree["agents"][0]["turns"][0]["cache"]
+        assert first["replays"], first  # else the test tests nothing
+        assert context_ids(tree) == context_ids(whole)
+
+
+def test_a_session_that_died_before_its_first_turn_begins_anew():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo(DEMO)
+        check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "1"), 4)
+        for table in "token_run", "call", "message", "turn", "agent":
+            edit(scratch, f"DELETE FROM {table}")
+        check(resume(scratch), 0)
+        check_is_whole(scratch)
+
+
+def test_a_prompt_without_output_takes_a_new_message():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo(DEMO)
+        end_at(start_json(scratch, task["prompt"]), "turn", 2, signal.SIGKILL)
+        before = tree_of(scratch)
+        runs = before["agents"][0]["turns"][-1]["token_runs"]
+        if runs[-1]["kind"] != "prompt":
+            raise test_cli.Skipped("the model was faster than the kill")
+        resume(scratch, "Stop. Only say yes.", "--max-turns", "1")
+        tree = tree_of(scratch)
+        ids = context_ids(before)
+        same = len(ids) - 8  # the end of the prompt opens a turn of the model, which never came
+        assert context_ids(tree)[:same] == ids[:same]
+        said = [m["text"] for turn in tree["agents"][0]["turns"] for m in turn["messages"]
+                if m["role"] == "user"]
+        assert said[-1] == "Stop. Only say yes." and len(said) == 2, said
+        assert len(context_ids(tree)) > len(ids)
+        scratch.check_database()
+
+
 # ---- new messages --------------------------------------------------------------------------------
 
 
