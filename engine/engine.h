@@ -203,7 +203,7 @@ struct generation_facts {
      * from rebuilt_from; "replay": approximately, see replays. */
     const char *window_source;
     /* Why not more was reused, static: "none" (all that can be is), "never_computed", "evicted",
-     * "expired", "damaged", "other_lineage", "divergent"; and the first position that was not. */
+     * "expired", "damaged", "other_lineage", "divergent", "not_read"; and the first position that was not. */
     const char *miss;
     int32_t miss_token;
     int32_t restored_host,
@@ -235,7 +235,7 @@ bool engine_next_event(struct engine *engine, struct engine_event *out);
 
 /* ---- the cache ---- */
 
-#define ENGINE_MISSES 7
+#define ENGINE_MISSES 8
 struct engine_cache_status {
     int32_t blocks_total, blocks_free; /* of the device pool */
     int32_t blocks_live;               /* that live sequences refer to */
@@ -262,7 +262,8 @@ struct engine_cache_status {
     int32_t others_folders;
     char others_names[160];
     bool has_disk;
-    char trouble[480]; /* why there is no disk tier though one was asked for; "" else */
+    char trouble[560]; /* a sentence: there is no disk tier though one was asked for, it is not */
+                       /* written any more, or its disk hung; "" else */
 };
 void engine_cache_status(struct engine *engine, struct engine_cache_status *out);
 /* The words of generation_facts.miss by number, static; null beyond ENGINE_MISSES. Any thread. */

@@ -164,7 +164,19 @@ static void fill_tiers(const struct engine *engine, struct engine_cache_status *
     memcpy(out->others_names, counts.others.names, sizeof out->others_names);
     out->has_disk = counts.disk.bytes_max > 0 && trouble.code == RESULT_OK;
     if (trouble.code != RESULT_OK) {
-        (void)snprintf(out->trouble, sizeof out->trouble, "%s", trouble.message);
+        const char *what = counts.disk.bytes_max == 0 ? "no cache on disk"
+                           : counts.disk.is_readable
+                               ? "nothing more is written to the cache on disk, what is there is "
+                                 "still read"
+                               : "the cache on disk is not used any more";
+        (void)snprintf(out->trouble, sizeof out->trouble, "%s: %s", what, trouble.message);
+    } else if (counts.tickets_timed_out > 0) {
+        (void)snprintf(
+            out->trouble,
+            sizeof out->trouble,
+            "the cache's disk did not answer for %.0f s: what was to be read was computed again",
+            (double)counts.read_timeout_ms / 1000
+        );
     }
 }
 

@@ -30,7 +30,8 @@ int32_t kv_disk_find(
         found++;
     }
     if (found < count) {
-        miss = disk_index_reason(&disk->index, &keys[found]);
+        bool is_indexed = disk_index_get(&disk->index, &keys[found]) != DISK_NONE;
+        miss = is_indexed ? KV_PREFIX_MISS_NOT_READ : disk_index_reason(&disk->index, &keys[found]);
     }
     disk_unlock(disk);
     if (why != NULL) {
@@ -107,6 +108,7 @@ void kv_disk_count(struct kv_disk *disk, struct kv_disk_counts *out) {
     out->blocks = disk->index.count;
     out->bytes = disk->held_bytes;
     out->bytes_max = disk->bytes_max;
+    out->is_readable = !disk->is_off;
     out->index_bytes = disk_index_bytes(&disk->index);
     out->hour_bytes = (int64_t)disk_hour_sum(disk);
     int64_t jump = disk_wall_ms(disk) - disk_steady_ms(disk);

@@ -68,7 +68,8 @@ void kv_disk_close(struct kv_disk *disk);
 
 bool kv_disk_has(struct kv_disk *disk, const struct kv_key *key);
 /* How many of keys [count] are there from the first on. *why (may be null): of the first that is
- * not: NEVER_COMPUTED, EVICTED, EXPIRED or DAMAGED; NONE when all are there. */
+ * not: NEVER_COMPUTED, EVICTED, EXPIRED, DAMAGED or, after a read error ended everything, NOT_READ;
+ * NONE when all are there. */
 int32_t kv_disk_find(
     struct kv_disk *disk, const struct kv_key *keys, int32_t count, enum kv_prefix_miss *why
 );
@@ -109,6 +110,7 @@ struct kv_disk_counts {
     uint64_t evicted, expired, damaged;     /* removals by reason */
     int64_t hour_bytes;         /* written within the last hour, earlier runs included */
     int64_t oldest_ms, used_ms; /* wall time: first creation of what is there, last use */
+    bool is_readable;           /* no read error ended everything */
     int64_t jump_ms; /* the wall clock's largest jump forwards against the monotonic one */
 };
 void kv_disk_count(struct kv_disk *disk, struct kv_disk_counts *out);

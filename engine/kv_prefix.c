@@ -42,7 +42,15 @@ uint64_t chain_hash(const struct kv_prefix *tree, uint64_t parent_hash, const in
 
 const char *kv_prefix_miss_name(enum kv_prefix_miss miss) {
     static const char *const names[KV_PREFIX_MISSES] = {
-        "none", "never_computed", "evicted", "expired", "damaged", "other_lineage", "divergent"};
+        "none",
+        "never_computed",
+        "evicted",
+        "expired",
+        "damaged",
+        "other_lineage",
+        "divergent",
+        "not_read",
+    };
     ASSERT((size_t)miss < COUNT_OF(names));
     return names[miss];
 }

@@ -34,9 +34,10 @@ enum kv_prefix_miss {
     KV_PREFIX_MISS_EXPIRED,        /* its lifetime passed */
     KV_PREFIX_MISS_DAMAGED,        /* removed by kv_prefix_remove */
     KV_PREFIX_MISS_OTHER_LINEAGE,  /* cached, but approximate: an exact lookup refuses it */
-    KV_PREFIX_MISS_DIVERGENT       /* cached text goes another way at `miss_token` */
+    KV_PREFIX_MISS_DIVERGENT,      /* cached text goes another way at `miss_token` */
+    KV_PREFIX_MISS_NOT_READ        /* on a tier below, and could not be read in time or at all */
 };
-#define KV_PREFIX_MISSES 7
+#define KV_PREFIX_MISSES 8
 /* "evicted", "other_lineage", ...: a stable word for records. */
 const char *kv_prefix_miss_name(enum kv_prefix_miss miss);
 

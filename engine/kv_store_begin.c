@@ -432,7 +432,8 @@ static void report_tiers(
     out->restored_disk = disk < used - out->restored_host ? disk : used - out->restored_host;
     bool is_told = binding->tier_miss == KV_PREFIX_MISS_EVICTED ||
                    binding->tier_miss == KV_PREFIX_MISS_EXPIRED ||
-                   binding->tier_miss == KV_PREFIX_MISS_DAMAGED;
+                   binding->tier_miss == KV_PREFIX_MISS_DAMAGED ||
+                   binding->tier_miss == KV_PREFIX_MISS_NOT_READ;
     if (is_told && match->blocks == binding->tier_miss_block && out->miss != KV_PREFIX_MISS_NONE &&
         out->miss != KV_PREFIX_MISS_OTHER_LINEAGE) {
         out->miss = binding->tier_miss;

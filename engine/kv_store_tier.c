@@ -153,7 +153,11 @@ bool kv_store_tier_ask(
         }
     }
     uint64_t ticket = store->next_ticket + 1;
-    if (found == 0 || !kv_tier_read(tier, ticket, store->keys, found)) {
+    if (found == 0) {
+        return false;
+    }
+    if (!kv_tier_read(tier, ticket, store->keys, found)) {
+        binding->tier_miss = KV_PREFIX_MISS_NOT_READ; /* too many are read: it goes on without */
         return false;
     }
     store->next_ticket = ticket;

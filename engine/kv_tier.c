@@ -546,6 +546,7 @@ void kv_tier_count(struct kv_tier *tier, struct kv_tier_counts *out) {
         .host_put = host->put,
         .host_evicted = host->evicted,
         .host_refused = host->refused,
+        .read_timeout_ms = tier->options.read_timeout_ms,
     };
     pthread_mutex_lock(&tier->lock);
     counts.queued_blocks = (int32_t)(tier->queue_head - tier->queue_tail);

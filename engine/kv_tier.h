@@ -76,7 +76,7 @@ void kv_tier_trouble(const struct kv_tier *tier, struct error *out);
 /* ---- what is there ---- */
 
 /* How many of keys [count] can be read, from the first on. *why: the reason of the first that cannot
- * (EVICTED, EXPIRED, DAMAGED, NEVER_COMPUTED), NONE when all can. A block on its way to disk can. */
+ * (EVICTED, EXPIRED, DAMAGED, NEVER_COMPUTED; NOT_READ after a read error ended the disk tier), NONE when all can. A block on its way to disk can. */
 int32_t kv_tier_find(
     struct kv_tier *tier, const struct kv_key *keys, int32_t count, enum kv_prefix_miss *why
 );
@@ -124,8 +124,8 @@ struct kv_tier_batch {
     bool is_last;       /* the ticket has ended */
     bool has_timed_out; /* it ended because the disk hung */
     enum kv_prefix_miss
-        miss; /* of a last one: why keys[first + count] does not come (EVICTED for one */
-              /* that timed out, DAMAGED for a read error); NONE: all came */
+        miss; /* of a last one: why keys[first + count] does not come (NOT_READ for */
+              /* one that timed out and for a read error); NONE: all came */
     const struct kv_tier_record *records; /* [count] verified; valid until kv_tier_done */
     int32_t slot;                         /* the tier's own */
 };
@@ -179,6 +179,7 @@ struct kv_tier_counts {
     uint64_t duplicate_blocks;                     /* not written again */
     uint64_t lost_blocks;                          /* queued, and the disk failed */
     uint64_t tickets_timed_out;
+    int64_t read_timeout_ms;    /* what they waited for */
     struct kv_disk_counts disk; /* zero without a disk tier */
     struct kv_tier_others others;
 };

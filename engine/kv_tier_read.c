@@ -239,7 +239,7 @@ static void end_overdue(struct kv_tier *tier) {
         struct kv_ticket *ticket = &tier->tickets[i];
         if (ticket->is_used && !look(tier, i).is_there && look(tier, i).is_from_disk) {
             ticket->end = ticket->delivered;
-            ticket->miss = KV_PREFIX_MISS_EVICTED;
+            ticket->miss = KV_PREFIX_MISS_NOT_READ;
             ticket->has_timed_out = true;
             tier->timed_out++;
         }

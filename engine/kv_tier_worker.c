@@ -89,11 +89,11 @@ static void read_rest(struct kv_tier *tier, struct kv_batch_slot *slot, enum kv_
         result done = kv_disk_read(tier->disk, key, bytes, about, NULL);
         if (is_failed(done) &&
             (done.code != RESULT_NOT_FOUND || !read_queued(tier, key, bytes, about))) {
-            *miss = KV_PREFIX_MISS_DAMAGED; /* or unreadable, which kv_tier_trouble names */
+            *miss = done.code == RESULT_CORRUPT ? KV_PREFIX_MISS_DAMAGED : KV_PREFIX_MISS_NOT_READ;
             if (done.code == RESULT_NOT_FOUND) {
                 (void)kv_disk_find(tier->disk, key, 1, miss);
             }
-            *miss = *miss == KV_PREFIX_MISS_NONE ? KV_PREFIX_MISS_EVICTED : *miss;
+            *miss = *miss == KV_PREFIX_MISS_NONE ? KV_PREFIX_MISS_NOT_READ : *miss;
             return;
         }
         set_record(tier, slot, slot->good);

@@ -31,7 +31,7 @@ struct run {
     struct recorder recorder;
     struct view *tool_names;
     struct tool_time *tool_times; /* [agent.tool_count] */
-    char cache_trouble[512];      /* as told */
+    char cache_trouble[560];      /* as told */
 
     /* the step on a worker */
     uv_work_t work;
@@ -180,10 +180,7 @@ static void show_cache_trouble(struct run *run) {
         return;
     }
     memcpy(run->cache_trouble, trouble, sizeof trouble);
-    char text[sizeof trouble + 32];
-    int length = snprintf(text, sizeof text, "no cache on disk: %s", trouble);
-    ASSERT(length > 0);
-    struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(text)};
+    struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(trouble)};
     show(run, &warning);
 }
 

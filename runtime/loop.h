@@ -37,7 +37,7 @@ struct engine_ports {
     void (*cancel)(void *context, uint64_t sequence);
     /* What becomes of the sequence: waiting for a tool, finished, abandoned. */
     void (*tell)(void *context, uint64_t sequence, enum sequence_event event, int64_t estimate_ms);
-    /* Why a cache that was asked for is not there; "" when nothing is wrong. */
+    /* What is wrong with the cache on disk, a sentence; "" when nothing is. */
     void (*cache_trouble)(void *context, char *out, size_t bytes);
     bool (*next_event)(void *context, struct engine_event *out);
 };

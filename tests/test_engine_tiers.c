@@ -320,7 +320,7 @@ static void trouble_is_named_and_not_fatal(void **state) {
     engine_cache_flush(warm.engine);
     engine_cache_status(warm.engine, &status);
     assert_false(status.has_disk);
-    assert_true(strlen(status.trouble) > 10);
+    assert_memory_equal(status.trouble, "no cache on disk: ", 18);
     close_engine(&warm);
     /* Two engines on one folder: the second one does without. */
     struct fixture second;
@@ -329,7 +329,7 @@ static void trouble_is_named_and_not_fatal(void **state) {
     once(&second, &(struct ask){.ids = text, .count = 300, .sampled = 3}, &got);
     engine_cache_status(second.engine, &status);
     assert_false(status.has_disk);
-    assert_true(strlen(status.trouble) > 10);
+    assert_memory_equal(status.trouble, "no cache on disk: ", 18);
     engine_cache_status(warm.engine, &status);
     assert_true(status.has_disk);
     close_engine(&second);

@@ -321,6 +321,36 @@ static void lineage_that_cannot_be_is_a_miss(void **state) {
     assert_false(takes_lineage((const int32_t[]){0}, 1));
 }
 
+/* With no ticket free a prompt goes on without the tiers, and what they have was not evicted. */
+static void prompt_without_a_ticket_was_not_read(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 1 << 20);
+    struct kv_prompt prompt = {.tokens = bench->text, .count = 600};
+    struct live live;
+    begin(bench, &live, &prompt);
+    run(bench, &live, prompt.count);
+    end(bench, &live);
+    kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
+    kv_store_drop(bench->store, CACHE_TIER_TREE, 0, 1);
+    struct kv_key key;
+    struct kv_key parent = {0};
+    kv_key_path(&parent, &bench->root, bench->text, 1, &key);
+    for (uint64_t i = 0; i < KV_TIER_TICKETS; i++) {
+        assert_true(kv_tier_read(bench->tier, 1000 + i, &key, 1));
+    }
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.reuse.hit, 0);
+    assert_int_equal(live.reuse.miss, KV_PREFIX_MISS_NOT_READ);
+    end(bench, &live);
+    for (uint64_t i = 0; i < KV_TIER_TICKETS; i++) {
+        kv_tier_cancel(bench->tier, 1000 + i);
+    }
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.reuse.hit, 4 * KV_BLOCK_TOKENS);
+    end(bench, &live);
+    close_bench(bench);
+}
+
 /* ---- time ----------------------------------------------------------------------------------- */
 
 static uint64_t restored(struct bench *bench) {
@@ -411,6 +441,7 @@ int main(void) {
         cmocka_unit_test(full_list_cut_short_stays_within_its_bound),
         cmocka_unit_test(branch_before_a_replay_does_not_depend_on_it),
         cmocka_unit_test(lineage_that_cannot_be_is_a_miss),
+        cmocka_unit_test(prompt_without_a_ticket_was_not_read),
         cmocka_unit_test(poll_takes_a_few_blocks_at_a_time),
         cmocka_unit_test(flush_takes_no_longer_than_allowed),
     };

@@ -34,7 +34,7 @@ static void a_disk_that_hangs_bounds_the_queue_and_blocks_nobody(void **state) {
     clock_move(2000);
     assert_true(kv_tier_next(world.tier, &batch));
     assert_true(batch.is_last && batch.has_timed_out && batch.ticket == 5 && batch.count == 0);
-    assert_int_equal(batch.miss, KV_PREFIX_MISS_EVICTED);
+    assert_int_equal(batch.miss, KV_PREFIX_MISS_NOT_READ);
     kv_tier_done(world.tier, &batch);
     assert_int_equal(counts().tickets_timed_out, 1);
     /* One that is cancelled leaves nothing behind. */
@@ -181,6 +181,7 @@ static void a_full_disk_ends_writing_and_is_named(void **state) {
     kv_tier_trouble(world.tier, &trouble);
     assert_int_equal(trouble.code, RESULT_IO);
     assert_true(strlen(trouble.message) > 10);
+    assert_true(counts().disk.is_readable);
     disk_fail_after(-1);
     struct kv_tier_record record = tree_record(&world.tree, 70);
     assert_int_equal(kv_tier_room(world.tier), 0);
@@ -213,11 +214,14 @@ static void a_read_error_ends_the_disk_and_is_named(void **state) {
     put_node(path[1]);
     disk_fail_reads_after(0);
     assert_int_equal(read_path(node, 1, &miss), 2); /* two came, the ticket ends at the third */
-    assert_int_equal(miss, KV_PREFIX_MISS_DAMAGED);
+    assert_int_equal(miss, KV_PREFIX_MISS_NOT_READ);
     disk_fail_reads_after(-1);
+    (void)read_path(node, 2, &miss); /* nor is it read later */
+    assert_int_equal(miss, KV_PREFIX_MISS_NOT_READ);
     struct error trouble = {0};
     kv_tier_trouble(world.tier, &trouble);
     assert_int_equal(trouble.code, RESULT_IO);
+    assert_false(counts().disk.is_readable);
     assert_false(has_node(node));
     assert_int_equal(kv_tier_room(world.tier), 0);
     assert_true(has_node(119)); /* the host pool goes on */
@@ -371,6 +375,7 @@ static void a_read_that_hangs_ends_its_ticket(void **state) {
     for (uint64_t ticket = 1; ticket <= 2; ticket++) {
         assert_true(kv_tier_next(world.tier, &batch));
         assert_true(batch.ticket == ticket && batch.is_last && batch.has_timed_out);
+        assert_int_equal(batch.miss, KV_PREFIX_MISS_NOT_READ);
         kv_tier_done(world.tier, &batch);
     }
     disk_shut(false);

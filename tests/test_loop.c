@@ -409,7 +409,7 @@ static void trouble_of_the_cache_is_one_warning(void **state) {
     (void)state;
     struct fixture fixture;
     setup(&fixture, DISPLAY_JSON, call_then_answer, COUNT_OF(call_then_answer));
-    fake_engine_set_trouble(fixture.engine, "/x is read-only");
+    fake_engine_set_trouble(fixture.engine, "no cache on disk: /x is read-only");
     run(&fixture);
     assert_int_equal(fixture.outcome.exit_status, 0);
     const char *line =
