@@ -56,7 +56,7 @@ struct kv_disk_options {
 struct kv_disk;
 
 /* Expected errors: MEMORY; anything else is the directory's trouble, named in the message, and means
- * "no disk tier": LIMIT (in use by process N), UNSUPPORTED (network file system, format version),
+ * "no disk tier": LIMIT (in use by process N, a byte budget that holds no block), UNSUPPORTED (network file system, format version),
  * IO (read-only, permissions, another user's), CORRUPT (files of another root lineage),
  * NOT_FOUND (a reader, and there is nothing). Damaged files never fail it. */
 MUST_CHECK result
@@ -91,7 +91,7 @@ void kv_disk_touch(struct kv_disk *disk, const struct kv_key *keys, int32_t coun
 int64_t kv_disk_room(struct kv_disk *disk);
 /* Bytes of segments as allocated; *bytes_max: the budget in force. */
 uint64_t kv_disk_bytes(struct kv_disk *disk, uint64_t *bytes_max);
-/* What ended writing (ENOSPC, a write error) or everything (a read error) since it was opened: code
+/* What ended writing (ENOSPC, a write error, an hour's budget below one block) or everything (a read error) since it was opened: code
  * OK when nothing did. Set once, then constant. */
 void kv_disk_trouble(struct kv_disk *disk, struct error *out);
 

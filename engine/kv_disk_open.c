@@ -85,6 +85,44 @@ static void hour_from_records(struct kv_disk *disk) {
     }
 }
 
+/* A budget that holds no block would keep nothing and remove what is there: no disk tier then. Too
+ * few bytes an hour end writing only. */
+static result
+check_budgets(struct kv_disk *disk, const struct kv_disk_options *options, struct error *error) {
+    uint64_t least = disk->stride + DISK_SEGMENT_HEADER;
+    bool is_asked = options->bytes_max != 0 || options->description != NULL;
+    if (disk->mode != KV_DISK_WRITER) {
+        return OK;
+    }
+    if (is_asked && disk->bytes_max < least) {
+        FAIL(
+            error,
+            LIMIT,
+            "the budget of %llu bytes for %.180s holds no block (%llu bytes with its header, and "
+            "%llu of its segment); nothing is removed",
+            (unsigned long long)disk->bytes_max,
+            disk->folder,
+            (unsigned long long)disk->stride,
+            (unsigned long long)DISK_SEGMENT_HEADER
+        );
+    }
+    if (options->write_bytes_per_hour != 0 && disk->hour_max < disk->stride) {
+        struct error why;
+        (void)error_set(
+            &why,
+            RESULT_LIMIT,
+            0,
+            __FILE__,
+            __LINE__,
+            "%llu bytes an hour are less than one block takes (%llu bytes with its header)",
+            (unsigned long long)disk->hour_max,
+            (unsigned long long)disk->stride
+        );
+        disk_end(disk, false, &why);
+    }
+    return OK;
+}
+
 static result
 open_inside(struct kv_disk *disk, const struct kv_disk_options *options, struct error *error) {
     TRY(disk_directory_open(disk, options, error));
@@ -92,6 +130,7 @@ open_inside(struct kv_disk *disk, const struct kv_disk_options *options, struct 
     TRY(disk_state_load(disk, error));
     TRY(disk_segments_load(disk, error));
     set_budgets(disk, options); /* a quarter of what is free, with what is here already */
+    TRY(check_budgets(disk, options, error));
     hour_from_records(disk);
     if (disk->mode == KV_DISK_WRITER && disk->lineage_count > DISK_LINEAGES_MAX / 2) {
         disk_lineages_compact(disk);

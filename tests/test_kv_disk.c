@@ -239,12 +239,32 @@ static void kv_disk_larger_than_its_budget_shrinks(void **state) {
     struct kv_disk_counts counts = tier_counts(&tier);
     assert_true(counts.bytes <= counts.bytes_max && counts.blocks >= 48);
     tier_close(&tier);
-    tier.options.bytes_max = 100; /* takes nothing, and says so */
+    tier.options.bytes_max = 14336 + 4095; /* would take nothing: said, and nothing goes for it */
+    expect_refused(&tier, RESULT_LIMIT, "holds no block (14336 bytes");
+    tier.options.bytes_max = 50 * 14336;
+    tier_open(&tier);
+    assert_int_equal(tier_counts(&tier).blocks, counts.blocks);
+    tier_close(&tier);
+    tier.options.write_bytes_per_hour = 14335; /* nothing is written, and what is there is read */
+    tier_open(&tier);
+    struct error trouble = {0};
+    kv_disk_trouble(tier.disk, &trouble);
+    assert_int_equal(trouble.code, RESULT_LIMIT);
+    assert_non_null(strstr(trouble.message, "14335 bytes an hour"));
+    assert_int_equal(kv_disk_room(tier.disk), 0);
+    assert_true(tier_counts(&tier).is_readable);
+    int64_t came = 0;
+    for (int32_t text = 1; text <= 400; text++) {
+        came += tier_has(&tier, 1000 * text, 0) && tier_get(&tier, 1000 * text, 0) ? 1 : 0;
+    }
+    assert_int_equal(came, counts.blocks);
+    tier_close(&tier);
+    tier.options.write_bytes_per_hour = 0;
+    tier.options.bytes_max = 14336 + 4096; /* the least */
     tier_open(&tier);
     while (kv_disk_advance(tier.disk) == 0) {
     }
-    assert_int_equal(tier_put(&tier, 7, 0), KV_DISK_NO_ROOM);
-    assert_int_equal(tier_counts(&tier).no_room, 1);
+    assert_int_equal(tier_put(&tier, 7, 0), KV_DISK_WRITTEN);
     tier_remove(&tier);
 }
 
