@@ -78,9 +78,11 @@ struct engine_plan {
     uint64_t cache_pool_bytes; /* of kv_pool_bytes: blocks beside those of live sequences */
     uint64_t snapshot_bytes;
     uint64_t prefix_bytes; /* tree of cached blocks */
-    uint64_t host_bytes;
+    uint64_t other_bytes;  /* windows of live sequences, tables of blocks */
+    uint64_t host_bytes;   /* pool in host memory */
+    uint64_t tier_bytes;   /* buffers of the tiers: queue to disk, batches that are read */
     uint64_t scratch_bytes;
-    uint64_t total_beside_weights;
+    uint64_t total_beside_weights; /* kv_pool, snapshot, prefix, other, host, tier, scratch */
     uint64_t memory_max;
     /* What one decoded token reads of the weights and multiplies with them (routed experts by their
      * share, no embedding and Engram tables), and the head's part of the multiplications. */

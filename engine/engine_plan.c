@@ -291,25 +291,30 @@ result engine_plan_fill(
         struct kv_tier_size tier_size;
         engine_tier_options(options, layout.block_bytes, &tier);
         kv_tier_measure(&tier, &tier_size);
-        plan.host_bytes = tier_size.total_bytes;
+        plan.host_bytes = tier_size.host_bytes;
+        plan.tier_bytes = tier_size.total_bytes - tier_size.host_bytes;
     }
-    plan.total_beside_weights = cache_bytes + plan.host_bytes + plan.scratch_bytes;
+    plan.other_bytes = cache_bytes - plan.kv_pool_bytes - plan.snapshot_bytes - plan.prefix_bytes;
+    plan.total_beside_weights =
+        cache_bytes + plan.host_bytes + plan.tier_bytes + plan.scratch_bytes;
     if (plan.total_beside_weights > plan.memory_max) {
         FAIL(
             error,
             LIMIT,
             "%d contexts of %d tokens need %llu bytes beside the weights (blocks %llu, of them "
             "%llu "
-            "for later; snapshots %llu, tables %llu, host pool %llu, scratch %llu), but %llu are "
-            "allowed: %llu short",
+            "for later; snapshots %llu, prefix tree %llu, windows and tables %llu, host pool %llu, "
+            "buffers of the cache's tiers %llu, scratch %llu), but %llu are allowed: %llu short",
             plan.sequences_max,
             plan.context_max,
             (unsigned long long)plan.total_beside_weights,
             (unsigned long long)plan.kv_pool_bytes,
             (unsigned long long)plan.cache_pool_bytes,
             (unsigned long long)plan.snapshot_bytes,
-            (unsigned long long)(cache_bytes - plan.kv_pool_bytes - plan.snapshot_bytes),
+            (unsigned long long)plan.prefix_bytes,
+            (unsigned long long)plan.other_bytes,
             (unsigned long long)plan.host_bytes,
+            (unsigned long long)plan.tier_bytes,
             (unsigned long long)plan.scratch_bytes,
             (unsigned long long)plan.memory_max,
             (unsigned long long)(plan.total_beside_weights - plan.memory_max)

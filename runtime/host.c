@@ -165,17 +165,21 @@ result plan_describe(const struct engine_plan *plan, struct buffer *out, struct 
         out,
         error,
         "memory: weights %.1f MiB mapped; beside them %.1f MiB of %.0f MiB allowed: KV %.1f MiB "
-        "(%" PRIu64 " bytes a token; %.1f MiB of it cache), windows %.1f KiB a sequence, "
-        "snapshots %.1f MiB, prefix tree %.1f MiB, scratch %.1f MiB; context %d, %d threads",
+        "(%" PRIu64 " bytes a token; %.1f MiB of it cache), snapshots %.1f MiB, prefix tree "
+        "%.1f MiB, windows and tables %.1f MiB (windows %.1f KiB a sequence), buffers of the "
+        "cache's tiers %.1f MiB, host pool %.1f MiB, scratch %.1f MiB; context %d, %d threads",
         (double)plan->weights_mapped / mib,
         (double)plan->total_beside_weights / mib,
         (double)plan->memory_max / mib,
         (double)plan->kv_pool_bytes / mib,
         plan->kv_bytes_per_token,
         (double)plan->cache_pool_bytes / mib,
-        (double)plan->window_bytes_per_sequence / 1024.0,
         (double)plan->snapshot_bytes / mib,
         (double)plan->prefix_bytes / mib,
+        (double)plan->other_bytes / mib,
+        (double)plan->window_bytes_per_sequence / 1024.0,
+        (double)plan->tier_bytes / mib,
+        (double)plan->host_bytes / mib,
         (double)plan->scratch_bytes / mib,
         plan->context_max,
         plan->threads

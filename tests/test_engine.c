@@ -547,6 +547,25 @@ static void plan_refuses_what_does_not_fit(void **state) {
     assert_true(plan.total_beside_weights <= plan.memory_max);
     assert_true(plan.weights_mapped > 1000000);
     assert_int_equal(plan.context_max, 4096);
+    /* The parts are the whole. */
+    options.cache_directory = "/nowhere";
+    options.cache_host_bytes = 1 << 20;
+    struct engine_plan tiers;
+    assert_true(is_ok(engine_plan_make(&options, &tiers, &error)));
+    assert_true(tiers.host_bytes > 0 && tiers.host_bytes <= 1 << 20 && tiers.tier_bytes > 0);
+    assert_true(tiers.other_bytes > 0 && tiers.other_bytes < tiers.total_beside_weights);
+    assert_int_equal(
+        tiers.kv_pool_bytes + tiers.snapshot_bytes + tiers.prefix_bytes + tiers.other_bytes +
+            tiers.host_bytes + tiers.tier_bytes + tiers.scratch_bytes,
+        tiers.total_beside_weights
+    );
+    options.memory_max = 1 << 20;
+    options.cache_host_bytes = 0;
+    struct engine_plan none;
+    assert_int_equal(engine_plan_make(&options, &none, &error).code, RESULT_LIMIT);
+    assert_non_null(strstr(error.message, "host pool 0, buffers of the cache's tiers "));
+    options.memory_max = 0;
+    options.cache_directory = NULL;
     /* Each part grows with what it depends on. */
     struct engine_plan larger;
     options.threads = 8;
