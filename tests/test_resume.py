@@ -164,6 +164,8 @@ def test_a_kill_while_the_model_writes_loses_that_turn_only():
 
 
 def test_a_cut_turn_is_sampled_again_or_stays_when_the_user_speaks():
+    if SLOW:
+        raise test_cli.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
@@ -229,6 +231,8 @@ def test_an_interrupt_during_a_tool_goes_on_after_it():
 
 
 def test_a_session_with_replays_goes_on_to_the_same_tokens():
+    if SLOW:
+        raise test_cli.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     replay = ["--window", "replay", "--max-turns"]
     with Scratch() as scratch, Scratch() as other:
@@ -256,6 +260,8 @@ def test_a_session_that_died_before_its_first_turn_begins_anew():
 
 
 def test_a_prompt_without_output_takes_a_new_message():
+    if SLOW:
+        raise test_cli.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
@@ -280,6 +286,8 @@ def test_a_prompt_without_output_takes_a_new_message():
 
 
 def test_an_ended_session_takes_a_new_message_and_else_says_that_nothing_is_left():
+    if SLOW:
+        raise test_cli.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
