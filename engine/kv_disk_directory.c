@@ -196,6 +196,16 @@ static result take_lock(struct kv_disk *disk, struct error *error) {
     CLEANUP(fd_cleanup) int fd = disk_file_open(disk->fd, LOCK_NAME, O_RDWR | O_CREAT);
     if (fd < 0) {
         int code = errno;
+        if (code == ELOOP || code == EISDIR) {
+            FAIL_FOREIGN(
+                error,
+                IO,
+                code,
+                "cannot open %.250s/" LOCK_NAME ": it is not a regular file of this user under one "
+                "name; remove it",
+                disk->folder
+            );
+        }
         return fail_io(error, "cannot open the lock of the cache directory", disk->folder, code);
     }
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -333,6 +343,11 @@ info_write(struct kv_disk *disk, const struct kv_disk_options *options, struct e
     TRY(info_format(&info, &out, error));
     if (!disk_file_replace(disk->fd, INFO_NAME, buffer_view(&out))) {
         int code = errno;
+        if (code ==
+            EISDIR) { /* somebody's directory in its place: people miss it, the tier does not */
+            (void)unlinkat(disk->fd, INFO_NAME ".tmp", 0);
+            return OK;
+        }
         return fail_io(error, "cannot write " INFO_NAME " in", disk->folder, code);
     }
     return OK;

@@ -684,7 +684,20 @@ static void kv_disk_planted_files_are_left_alone(void **state) {
     tier_close(&tier);
     assert_int_equal(unlink(tier_path(&tier, "lock")), 0);
     assert_int_equal(mkfifo(tier_path(&tier, "lock"), 0600), 0);
-    expect_refused(&tier, RESULT_IO, "cannot open the lock");
+    expect_refused(&tier, RESULT_IO, "/lock: it is not a regular file");
+    assert_int_equal(unlink(tier_path(&tier, "lock")), 0);
+    assert_int_equal(mkdir(tier_path(&tier, "lock"), 0700), 0);
+    expect_refused(&tier, RESULT_IO, "/lock: it is not a regular file");
+    assert_int_equal(rmdir(tier_path(&tier, "lock")), 0);
+    /* What is for people only. */
+    assert_int_equal(unlink(tier_path(&tier, "info.json")), 0);
+    assert_int_equal(mkdir(tier_path(&tier, "info.json"), 0700), 0);
+    tier_open(&tier);
+    tier_put_path(&tier, 1000, 2);
+    tier_reopen(&tier);
+    assert_true(tier_get(&tier, 1000, 1));
+    tier_close(&tier);
+    assert_int_equal(rmdir(tier_path(&tier, "info.json")), 0);
     tier_remove(&tier);
 }
 
