@@ -45,8 +45,11 @@ static const struct cli_option run_options_table[] = {
     {"cache", 0, "SIZE", "cache on disk: at most SIZE, or off (default: 16G, or a quarter free)"},
     {"cache-hours", 0, "N", "keep what is cached on disk for N hours (default: 72)"},
     {"cache-writes", 0, "SIZE", "write at most SIZE an hour to it (default: 8G)"},
-    {"cache-memory", 0, "SIZE", "cache in memory beside the live context (default: see man page)"},
-    {"snapshots", 0, "SIZE", "memory for window snapshots (default: a tenth)"},
+    {"cache-memory",
+     0,
+     "SIZE",
+     "cache in memory beside the live context, or off (default: see man page)"},
+    {"snapshots", 0, "SIZE", "memory for window snapshots, or off (default: a tenth)"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
     {"json", 0, NULL, "write one JSON object a line instead of text"},
 };

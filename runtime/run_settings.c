@@ -17,21 +17,37 @@ void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->cache_directory);
 }
 
-static bool settings_cache(struct run_settings *settings) {
-    const struct cli_arguments *arguments = settings->arguments;
-    struct cache_settings *cache = &settings->cache;
-    const char *disk = cli_value(arguments, "cache");
-    cache->is_off = disk != NULL && strcmp(disk, "off") == 0;
-    if (disk != NULL && !cache->is_off && !size_parse(view_of_text(disk), &cache->disk_bytes)) {
+/* A pool of so many bytes holds nothing; 0 would be the engine's default. */
+#define NO_POOL_BYTES 1
+
+/* An option of the cache that takes a size or "off". *is_off may be null: off is NO_POOL_BYTES. */
+static bool size_or_off(
+    const struct cli_arguments *arguments, const char *name, bool *is_off, uint64_t *bytes
+) {
+    const char *text = cli_value(arguments, name);
+    bool is_written_off = text != NULL && strcmp(text, "off") == 0;
+    if (is_off != NULL) {
+        *is_off = is_written_off;
+    } else if (is_written_off) {
+        *bytes = NO_POOL_BYTES;
+    }
+    if (text != NULL && !is_written_off && !size_parse(view_of_text(text), bytes)) {
         (void)cli_usage(
-            arguments, "--cache wants a size such as 512M or 16G, or off, not '%.60s'", disk
+            arguments, "--%s wants a size such as 512M or 16G, or off, not '%.60s'", name, text
         );
         return false;
     }
-    if (!cli_i64(arguments, "cache-hours", 1, CACHE_HOURS_MAX, &cache->hours) ||
-        !cli_size(arguments, "cache-writes", &cache->write_bytes_hour) ||
-        !cli_size(arguments, "cache-memory", &cache->memory_bytes) ||
-        !cli_size(arguments, "snapshots", &cache->snapshot_bytes)) {
+    return true;
+}
+
+static bool settings_cache(struct run_settings *settings) {
+    const struct cli_arguments *arguments = settings->arguments;
+    struct cache_settings *cache = &settings->cache;
+    if (!size_or_off(arguments, "cache", &cache->is_off, &cache->disk_bytes) ||
+        !size_or_off(arguments, "cache-memory", NULL, &cache->memory_bytes) ||
+        !size_or_off(arguments, "snapshots", NULL, &cache->snapshot_bytes) ||
+        !cli_i64(arguments, "cache-hours", 1, CACHE_HOURS_MAX, &cache->hours) ||
+        !cli_size(arguments, "cache-writes", &cache->write_bytes_hour)) {
         return false;
     }
     if (cache->is_off && (cache->hours > 0 || cache->write_bytes_hour > 0)) {

@@ -269,7 +269,9 @@ def test_sizes_of_the_cache_are_read_by_one_rule():
                         "2000000T", "on"]:
                 check(hearth("run", "x", *where, f"--{option}", bad), 2,
                       err=f"--{option} wants a size such as 512M")
-        check(hearth("run", "x", *where, "--cache", "off"), 2, err="workspace:")
+        for option in ["cache", "cache-memory", "snapshots"]:
+            check(hearth("run", "x", *where, f"--{option}", "off"), 2, err="workspace:")
+        check(hearth("run", "x", *where, "--cache-writes", "off"), 2, err="--cache-writes wants")
         check(hearth("run", "x", *where, "--cache-hours", "0"), 2, err="from 1 to 87600")
         check(hearth("run", "x", *where, "--cache", "off", "--cache-hours", "3"), 2,
               err="leaves nothing for --cache-hours")
@@ -544,6 +546,42 @@ def test_trouble_of_the_cache_directory_is_one_warning_and_never_fatal():
         cache.unlink()
         check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "1"), 4)
         assert cache.is_dir() and cache.stat().st_mode & 0o777 == 0o700
+
+
+def warnings_of(done):
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    return [event["text"] for event in events if event["event"] == "warning"]
+
+
+def test_a_budget_that_holds_no_block_is_one_warning_and_removes_nothing():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        options = [*GREEDY, "--max-turns", "1", "--json"]
+        assert warnings_of(check(scratch.run(task["prompt"], *options), 4)) == []
+        before = hearth("cache", "show", "--json", "--state", scratch.state).stdout
+        blocks = re.search(rb'"blocks":(\d+)', before).group(0)
+        small = warnings_of(check(scratch.run(task["prompt"], *options, "--cache", "1K"), 4))
+        assert len(small) == 1 and small[0].startswith("no cache on disk: the budget of 1024 bytes")
+        small = warnings_of(check(scratch.run(task["prompt"], *options, "--cache-writes", "1K"), 4))
+        assert len(small) == 1 and small[0].startswith("nothing more is written to the cache on disk")
+        assert blocks in hearth("cache", "show", "--json", "--state", scratch.state).stdout
+
+
+def test_memory_line_sums_and_off_leaves_no_pool():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        for options, is_off in [([], False), (["--snapshots", "off", "--cache-memory", "off"], True)]:
+            done = check(scratch.run(task["prompt"], *GREEDY, "--max-turns", "2", *options), 4)
+            line = re.search("memory: .*", (done.stdout + done.stderr).decode()).group(0)
+            total = float(re.search(r"beside them ([0-9.]+) MiB", line).group(1))
+            names = ["KV", "snapshots", "prefix tree", "windows and tables",
+                     "buffers of the cache's tiers", "host pool", "scratch"]
+            parts = {name: float(re.search(name + r" ([0-9.]+) MiB", line).group(1)) for name in names}
+            assert abs(sum(parts.values()) - total) < 0.05 * (len(names) + 1), line
+            cached = float(re.search(r"([0-9.]+) MiB of it cache", line).group(1))
+            assert (parts["snapshots"] == 0 and cached == 0) == is_off, line
 
 
 def test_log_level_comes_from_the_environment():
