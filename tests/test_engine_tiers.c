@@ -3,12 +3,48 @@
 #include "engine_cache_support.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
+
+struct iovec; /* NOLINTBEGIN(bugprone-reserved-identifier): the names are what ld --wrap asks for */
+ssize_t __real_preadv(int fd, const struct iovec *parts, int count, off_t at);
+ssize_t __wrap_preadv(int fd, const struct iovec *parts, int count, off_t at);
+ssize_t __real_pwritev(int fd, const struct iovec *parts, int count, off_t at);
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int count, off_t at);
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+static atomic_bool disk_hangs, disk_is_stuck, reads_fail, writes_fail;
+
+static void pause_ms(long ms) {
+    (void)nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
+ssize_t __wrap_preadv(int fd, const struct iovec *parts, int count, off_t at) {
+    while (disk_hangs) {
+        disk_is_stuck = true;
+        pause_ms(1);
+    }
+    if (reads_fail) {
+        errno = EIO;
+        return -1;
+    }
+    return __real_preadv(fd, parts, count, at);
+}
+
+ssize_t __wrap_pwritev(int fd, const struct iovec *parts, int count, off_t at) {
+    if (writes_fail) {
+        errno = ENOSPC;
+        return -1;
+    }
+    return __real_pwritev(fd, parts, count, at);
+}
 
 static char directory[256];
 
@@ -368,6 +404,60 @@ static void wall_clock_that_jumps_is_told(void **state) {
     close_engine(&warm);
 }
 
+static int64_t moved_ms(void *context) {
+    return 1000000 + (int64_t)atomic_load((atomic_llong *)context);
+}
+
+static void expect_trouble(struct fixture *fixture, const char *beginning) {
+    struct engine_cache_status status;
+    engine_cache_status(fixture->engine, &status);
+    if (strncmp(status.trouble, beginning, strlen(beginning)) != 0) {
+        fail_msg("'%s' does not begin with '%s'", status.trouble, beginning);
+    }
+}
+
+/* What trouble says is so: a disk that hangs, is full, cannot be read. */
+static void trouble_says_what_is_so(void **state) {
+    (void)state;
+    struct fixture warm;
+    struct answer first;
+    struct answer got;
+    atomic_llong now_ms = 0;
+    struct engine_options options = {
+        .cache_directory = directory, .clock = {moved_ms, moved_ms, &now_ms}};
+    struct ask ask = {.ids = text, .count = 500, .sampled = 3};
+    open_with(&warm, &options);
+    once(&warm, &ask, &first);
+    close_engine(&warm);
+    open_with(&warm, &options);
+    disk_hangs = true;
+    uint64_t sequence = create(&warm);
+    send(&warm, sequence, &ask);
+    while (!disk_is_stuck) {
+        pause_ms(1);
+    }
+    atomic_fetch_add(&now_ms, 11000);
+    take(&warm, sequence, &got);
+    disk_hangs = false;
+    assert_same(&got, &first);
+    assert_int_equal(got.facts.reused, 0);
+    assert_string_equal(got.facts.miss, "not_read");
+    expect_trouble(&warm, "the cache's disk did not answer for 10 s: ");
+    writes_fail = true;
+    once(&warm, &(struct ask){.ids = text + 5, .count = 300, .sampled = 3}, &got);
+    engine_cache_flush(warm.engine);
+    expect_trouble(&warm, "nothing more is written to the cache on disk, what is there is still ");
+    close_engine(&warm);
+    writes_fail = false;
+    open_with(&warm, &options);
+    reads_fail = true;
+    once(&warm, &ask, &got);
+    assert_string_equal(got.facts.miss, "not_read");
+    expect_trouble(&warm, "the cache on disk is not used any more: ");
+    close_engine(&warm);
+    reads_fail = false;
+}
+
 int main(void) {
     make_text();
     const struct CMUnitTest tests[] = {
@@ -387,6 +477,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(
             trouble_is_named_and_not_fatal, make_directory, remove_directory
         ),
+        cmocka_unit_test_setup_teardown(trouble_says_what_is_so, make_directory, remove_directory),
         cmocka_unit_test_setup_teardown(
             wall_clock_that_jumps_is_told, make_directory, remove_directory
         ),
