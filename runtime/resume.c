@@ -106,12 +106,13 @@ static result take_tokens(struct record *record, struct resume *out, struct erro
                 FAIL(error, CORRUPT, "turn %zu: its output does not follow its prompt", i + 1);
             }
             TRY(take_run(record, out, i, output, error));
-            record->keeps_output[i] = output->count > 0;
         }
+        bool has_output = output != NULL && output->count > 0;
+        record->keeps_output[i] = has_output;
         record->last = turn;
-        record->last_has_output = record->keeps_output[i];
+        record->last_has_output = has_output;
         record->last_is_cut =
-            record->last_has_output && output->ids[output->count - 1] != record->options->end_id;
+            has_output && output->ids[output->count - 1] != record->options->end_id;
     }
     return OK;
 }

@@ -408,7 +408,7 @@ static void block_filled_from_host_reads_the_same(void **state) {
     size_t bytes = cache->layout.block_bytes;
     uint8_t *from = malloc(bytes);
     uint8_t *to = malloc(bytes);
-    assert_true(from != NULL && to != NULL && bytes > 0);
+    ASSERT(from != NULL && to != NULL && bytes > 0);
     for (size_t i = 0; i < bytes; i++) {
         from[i] = (uint8_t)draw(trial, 256);
     }

@@ -223,7 +223,7 @@ static void take_batch(struct work *work) {
     for (int32_t i = 0; i < OPEN_TICKETS; i++) {
         ticket = work->tickets[i].id == batch.ticket ? &work->tickets[i] : ticket;
     }
-    assert_non_null(ticket); /* none of a cancelled one */
+    ASSERT(ticket != NULL); /* none of a cancelled one */
     assert_int_equal(batch.first, ticket->came);
     assert_in_range(batch.count, batch.is_last ? 0 : 1, KV_TIER_BATCH_BLOCKS);
     for (int32_t i = 0; i < batch.count; i++) {
