@@ -224,7 +224,7 @@ enum engine_event_type { ENGINE_PROGRESS, ENGINE_TOKEN, ENGINE_FINISHED };
 struct engine_event {
     enum engine_event_type type;
     uint64_t sequence;
-    int32_t done, total;           /* PROGRESS: prompt tokens evaluated of those to evaluate */
+    int32_t done, total;           /* PROGRESS: rows of the prompt that ran, of those to run */
     int32_t token;                 /* TOKEN */
     float logprob;                 /* TOKEN: log-softmax of the raw logits at the token, FP32 */
     enum finish_reason reason;     /* FINISHED */

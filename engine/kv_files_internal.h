@@ -1,4 +1,4 @@
-/* What kv_files*.c share. */
+/* What kv_files*.c and kv_sweep.c share. Thread: any one, blocking. */
 #ifndef HEARTH_ENGINE_KV_FILES_INTERNAL_H
 #define HEARTH_ENGINE_KV_FILES_INTERNAL_H
 

@@ -1,4 +1,5 @@
-/* What the files of kv_prefix share: nodes, leases and the two orders of evictable nodes. */
+/* What the files of kv_prefix share: nodes, leases and the two orders of evictable nodes. Thread: as
+ * kv_prefix.h. */
 #ifndef HEARTH_ENGINE_KV_PREFIX_INTERNAL_H
 #define HEARTH_ENGINE_KV_PREFIX_INTERNAL_H
 

@@ -134,7 +134,8 @@ static struct wish make_wish(const struct kv_store *store, const struct kv_promp
     return wish;
 }
 
-/* First row to run when only entries below the hit are left. */
+/* First row to run when only entries below the hit are left: model_rebuild_start, and what a contract
+ * changes of it. */
 static int32_t rebuild_start(const struct kv_store *store, const struct wish *wish, int32_t hit) {
     int64_t entries = hit - reach(store, store->options.encoder_layers);
     int64_t windows = wish->prompt->count - reach(store, store->options.layers) - 1;

@@ -1,4 +1,4 @@
-/* What the files of kv_store share. */
+/* What the files of kv_store share. Thread: as kv_store.h, one at a time under the engine's lock. */
 #ifndef HEARTH_ENGINE_KV_STORE_INTERNAL_H
 #define HEARTH_ENGINE_KV_STORE_INTERNAL_H
 

@@ -1,3 +1,4 @@
+/* See run_settings.h. */
 #include "run_settings.h"
 
 #include "paths.h"
