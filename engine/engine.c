@@ -46,7 +46,7 @@ read_default_sampling(const char *directory, struct sampling *out, struct error 
     if (json_type(json_get(root, "top_p")) != JSON_ABSENT) {
         TRY_NOTE(error, json_get_double(root, "top_p", &found.top_p, error), "%s", path);
     }
-    TRY_NOTE(error, sampling_check(&found, error), "%s", path);
+    TRY_NOTE(error, sampling_check(&found, 1, error), "%s", path);
     *out = found;
     return OK;
 }
@@ -643,7 +643,7 @@ static void enqueue(
 result engine_generate(
     struct engine *engine, const struct generation_request *request, struct error *error
 ) {
-    TRY(sampling_check(&request->sampling, error));
+    TRY(sampling_check(&request->sampling, engine->model->config.vocabulary, error));
     if (request->tokens_max < 0) {
         FAIL(error, INVALID_INPUT, "tokens_max is %d", request->tokens_max);
     }

@@ -14,6 +14,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "sampling.h"
 
 struct engine;
 struct tokenizer;
@@ -115,14 +116,6 @@ void engine_get_info(const struct engine *engine, struct engine_info *out);
 const struct tokenizer *engine_tokenizer(const struct engine *engine); /* borrowed */
 /* Borrowed; null when the model's directory has no wording: it then runs on token ids only. */
 const struct chat_wording *engine_wording(const struct engine *engine);
-
-/* Sampling of one generation. Gumbel-max with counter-based noise keyed by (seed, position, token
- * id); temperature 0 takes the largest logit, ties to the lowest id. Spec: architecture.md 4. */
-struct sampling {
-    double temperature; /* >= 0 */
-    double top_p;       /* (0, 1]; 1 keeps all */
-    uint64_t seed;
-};
 
 /* generation_config.json of the model, else temperature 1.0 and top_p 0.95. */
 void engine_default_sampling(const struct engine *engine, struct sampling *out);

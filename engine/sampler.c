@@ -48,16 +48,6 @@ void sampler_destroy(struct sampler *sampler) {
     }
 }
 
-result sampling_check(const struct sampling *sampling, struct error *error) {
-    if (!isfinite(sampling->temperature) || sampling->temperature < 0) {
-        FAIL(error, INVALID_INPUT, "temperature %g is not a number >= 0", sampling->temperature);
-    }
-    if (!isfinite(sampling->top_p) || sampling->top_p <= 0 || sampling->top_p > 1) {
-        FAIL(error, INVALID_INPUT, "top_p %g is not in (0, 1]", sampling->top_p);
-    }
-    return OK;
-}
-
 /* ---- arithmetic ----------------------------------------------------------------------------- */
 
 /* x = k ln 2 + r with |r| <= ln 2 / 2; exp(r) by its series to r^13 (error below 2^-55). */
@@ -332,19 +322,60 @@ static int32_t draw_from_all(
     return draw.id < 0 ? largest : draw.id;
 }
 
-void sampler_draw(
+static result
+check_logits(const float *logits, int32_t count, int32_t position, struct error *error) {
+    int32_t wrong = 0;
+    int32_t first = -1;
+    for (int32_t i = 0; i < count; i++) {
+        if (!(logits[i] < HUGE_VALF)) {
+            wrong++;
+            first = first < 0 ? i : first;
+        }
+    }
+    if (wrong > 0) {
+        FAIL(
+            error,
+            DEVICE,
+            "logits of position %d: %d not finite, first at id %d",
+            position,
+            wrong,
+            first
+        );
+    }
+    return OK;
+}
+
+result sampler_draw(
     struct sampler *sampler,
-    const float *logits,
-    const struct sampling *sampling,
-    int32_t position,
-    struct sampled_token *out
+    const struct sampler_request *request,
+    struct sampled_token *out,
+    struct error *error
 ) {
+    const float *logits = request->logits;
+    const struct sampling *sampling = request->sampling;
+    if (request->mask != NULL || sampling->bias_count > 0 || sampling->alternatives > 0 ||
+        sampling->top_k > 0 || sampling->min_p > 0 || sampling_has_penalties(sampling)) {
+        FAIL(error, UNSUPPORTED, "sampler: only temperature and top_p are there yet");
+    }
+    TRY(check_logits(logits, sampler->vocabulary, request->position, error));
     int32_t largest = largest_logit(logits, sampler->vocabulary);
     int32_t id = largest;
-    if (sampling->temperature > 0 && isfinite(logits[largest])) {
-        id = sampling->top_p < 1 ? draw_from_top(sampler, logits, sampling, position, largest)
-                                 : draw_from_all(sampler, logits, sampling, position, largest);
+    if (!isfinite(logits[largest])) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "no token is left at position %d: all %d logits are -infinity",
+            request->position,
+            sampler->vocabulary
+        );
+    }
+    if (sampling->temperature > 0) {
+        id = sampling->top_p < 1
+                 ? draw_from_top(sampler, logits, sampling, request->position, largest)
+                 : draw_from_all(sampler, logits, sampling, request->position, largest);
     }
     out->id = id;
     out->logprob = log_softmax(sampler, logits, largest, id);
+    out->alternative_count = 0;
+    return OK;
 }

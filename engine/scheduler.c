@@ -380,7 +380,15 @@ static void sample(struct engine *engine, struct context *context) {
         return;
     }
     struct sampled_token token;
-    sampler_draw(engine->sampler, context->logits, &context->sampling, kv->length, &token);
+    struct sampler_request request = {
+        .logits = context->logits,
+        .sampling = &context->sampling,
+        .position = kv->length,
+    };
+    if (is_failed(sampler_draw(engine->sampler, &request, &token, &error))) {
+        finish(engine, context, FINISH_ERROR, &error);
+        return;
+    }
     append_id(engine, kv, token.id);
     context->facts.sampled++;
     struct engine_event event = {

@@ -19,8 +19,10 @@ static struct sampler *make_sampler(int32_t vocabulary) {
 
 static int32_t
 draw(struct sampler *sampler, const float *logits, const struct sampling *sampling, int32_t at) {
+    struct sampler_request request = {.logits = logits, .sampling = sampling, .position = at};
     struct sampled_token token;
-    sampler_draw(sampler, logits, sampling, at, &token);
+    struct error error;
+    assert_true(is_ok(sampler_draw(sampler, &request, &token, &error)));
     return token.id;
 }
 
@@ -135,11 +137,9 @@ static void draws_do_not_depend_on_path(void **state) {
 
 static void greedy_takes_lowest_of_equals(void **state) {
     (void)state;
-    float logits[6] = {0.5F, 2.0F, NAN, 2.0F, -1.0F, 2.0F};
+    const float logits[6] = {0.5F, 2.0F, -INFINITY, 2.0F, -1.0F, 2.0F};
     struct sampler *sampler = make_sampler(6);
     struct sampling sampling = {.temperature = 0, .top_p = 0.5, .seed = SEED};
-    assert_int_equal(draw(sampler, logits, &sampling, 0), 1);
-    logits[0] = INFINITY; /* not a number that means anything: never taken */
     assert_int_equal(draw(sampler, logits, &sampling, 0), 1);
     sampler_destroy(sampler);
 }
@@ -160,13 +160,15 @@ static void logprob_is_of_raw_logits(void **state) {
     const float logits[3] = {1.0F, 3.0F, 2.0F};
     struct sampler *sampler = make_sampler(3);
     struct sampling sampling = {.temperature = 0, .top_p = 1};
+    struct sampler_request request = {.logits = logits, .sampling = &sampling, .position = 5};
     struct sampled_token token;
-    sampler_draw(sampler, logits, &sampling, 5, &token);
+    struct error error;
+    assert_true(is_ok(sampler_draw(sampler, &request, &token, &error)));
     assert_int_equal(token.id, 1);
     double wanted = 3.0 - log(exp(1.0) + exp(3.0) + exp(2.0));
     assert_true(fabs((double)token.logprob - wanted) < 1e-6);
     sampling.temperature = 0.01;
-    sampler_draw(sampler, logits, &sampling, 5, &token);
+    assert_true(is_ok(sampler_draw(sampler, &request, &token, &error)));
     assert_true(fabs((double)token.logprob - wanted) < 1e-6);
     sampler_destroy(sampler);
 }
@@ -183,10 +185,10 @@ static void sampling_out_of_range_is_refused(void **state) {
     };
     struct error error;
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        assert_int_equal(sampling_check(&wrong[i], &error).code, RESULT_INVALID_INPUT);
+        assert_int_equal(sampling_check(&wrong[i], 10, &error).code, RESULT_INVALID_INPUT);
     }
     struct sampling right = {.temperature = 0, .top_p = 1};
-    assert_true(is_ok(sampling_check(&right, &error)));
+    assert_true(is_ok(sampling_check(&right, 10, &error)));
 }
 
 int main(void) {
