@@ -3,8 +3,9 @@
  * One block holds the entries of KV_BLOCK_TOKENS tokens of every KV source (kernels/formats.h), so
  * a token costs block_bytes / 128 bytes: 890 at the release's dimensions. Beside each block lie its
  * token ids. Blocks come from one pool, are counted by reference and shared between forks; a block
- * with more than one reference is never written. Window state has a fixed number of slots. Both are
- * sized by the memory plan and allocated once: nothing is freed or grown while sequences run.
+ * with more than one reference is never written. Window state has slots of its own, fewer than there
+ * are sequences when these take turns: one without a slot keeps its blocks and ids and cannot run.
+ * All is sized by the memory plan and allocated once: nothing is freed or grown while sequences run.
  * Thread: the engine thread under the engine's lock, or whoever holds it while the sequence is idle;
  * reading a sequence that runs needs no lock.
  */
@@ -47,7 +48,9 @@ struct kv_sequence {
     int32_t *numbers;        /* [blocks_max] of its blocks in the pool */
     uint8_t **blocks;        /* [blocks_max] their addresses, host copy */
     uint8_t **device_blocks; /* [blocks_max] what ops read */
-    uint8_t *state;          /* state_bytes: rings, then pending pairs */
+    uint8_t *state;    /* state_bytes: rings, then pending pairs; null: without a window slot */
+    int32_t committed; /* tokens whose blocks are promised; 0: none */
+    int32_t promised;  /* blocks that this still takes, at most */
     bool used;
 };
 
@@ -62,15 +65,20 @@ struct kv_cache {
     struct backend *backend; /* borrowed */
     struct kv_layout layout;
     int32_t context_max, sequences_max;
+    int32_t windows_max, window_free_count;
     int32_t blocks_max; /* of one sequence: ceil(context_max / 128) */
     int32_t block_total, block_free_count;
+    int32_t block_live_count;         /* that sequences refer to */
+    int32_t block_promised_count;     /* sum of what is promised to sequences beside these */
     uint8_t *pool;                    /* [block_total, block_bytes] */
     int32_t *block_ids;               /* [block_total, 2, 128]: token ids, then their Engram ids */
     int32_t *block_references;        /* [block_total]; 0: free */
+    int32_t *block_sequences;         /* [block_total]: references of sequences among them */
     struct kv_extent *extents;        /* [ceil(block_total / 32)] */
     int32_t lists[KV_RUN_BLOCKS + 1]; /* first extent by length of its longest free run; -1: none */
     uint64_t lists_used;              /* bit n: lists[n] has one */
-    uint8_t *states;                  /* [sequences_max, state_bytes] */
+    uint8_t *states;                  /* [windows_max, state_bytes] */
+    int32_t *windows_free;            /* [windows_max] numbers of free slots, a stack */
     uint8_t **device_blocks;          /* [sequences_max, blocks_max] */
     uint8_t **blocks;                 /* the same on the host */
     int32_t *numbers;                 /* [sequences_max, blocks_max] */
@@ -86,8 +94,9 @@ struct kv_cache_shape {
     int32_t context_max, sequences_max;
     /* Blocks of the pool; 0: sequences_max contexts of context_max tokens. That many always suffice,
      * forks included: a sequence refers to at most its own share, and a block of several
-     * sequences takes the place of one once only. */
+     * sequences takes the place of one once only. With fewer, kv_cache_commit says who fits. */
     int32_t block_total;
+    int32_t windows_max; /* window slots; 0: sequences_max, so that every sequence has one */
 };
 
 /* Bytes that kv_cache_init takes for this shape, by part. */
@@ -149,11 +158,19 @@ void kv_block_read(const struct kv_cache *cache, int32_t number, uint8_t *bytes)
 
 /* ---- sequences ---- */
 
-/* An empty sequence, or null when all slots are in use. */
+/* An empty sequence with a window slot, or null when all of either are in use. */
 struct kv_sequence *kv_cache_acquire(struct kv_cache *cache);
-/* A sequence that goes on as the parent would, or null when all slots are in use. Shares all blocks
- * and copies the window state; neither takes a block before one of the two writes. */
+/* An empty sequence without a window slot, or null when all sequences are in use. */
+struct kv_sequence *kv_cache_acquire_idle(struct kv_cache *cache);
+/* A sequence that goes on as the parent would, or null when all sequences are in use. Shares all
+ * blocks and copies the window state; neither takes a block before one of the two writes. Without a
+ * window slot when the parent has none or none is free: its windows are the caller's to restore.
+ * Nothing may be promised to the parent. */
 struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequence *parent);
+/* Gives a sequence a window slot, whose content is undefined. False when none is free. */
+MUST_CHECK bool kv_cache_window_acquire(struct kv_cache *cache, struct kv_sequence *sequence);
+/* Takes it away with what is in it; nothing happens when it has none. Not while it runs. */
+void kv_cache_window_release(struct kv_cache *cache, struct kv_sequence *sequence);
 /* What an empty sequence takes over from the cache. */
 struct kv_adoption {
     const int32_t *blocks; /* [ceil(kept / 128)] in order; the last one may be used in part */
@@ -180,6 +197,32 @@ void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence);
 MUST_CHECK result kv_cache_reserve(
     struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens, struct error *error
 );
+/* Promises the sequence blocks for positions [0, tokens), instead of what was promised before; 0
+ * tokens: nothing any more. What it takes later is taken off the promise. False, and nothing is
+ * promised, when that is more than the pool has beside blocks of sequences and other promises:
+ * whoever was promised blocks never meets an empty pool, and kv_cache_reserve refuses others what is
+ * promised. Blocks that only a tree or snapshots refer to do not count, since make_room frees them.
+ * A promise ends with kv_cache_release. */
+MUST_CHECK bool
+kv_cache_commit(struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens);
+/* What kv_cache_commit would look at. `wanted` > `total`: this never fits, whoever waits. */
+struct kv_need {
+    int32_t wanted;   /* blocks of `tokens` tokens */
+    int32_t more;     /* of them, those that the sequence does not have yet, copies included */
+    int32_t total;    /* of the pool */
+    int32_t live;     /* that sequences refer to, once each */
+    int32_t promised; /* to other sequences, beside these */
+    int32_t missing;  /* max(0, more + live + promised - total) */
+};
+void kv_cache_need(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t tokens,
+    struct kv_need *out
+);
+/* Whether counts of blocks, promises and window slots are what the sequences say. For tests. Expected
+ * errors: CORRUPT. */
+MUST_CHECK result kv_cache_check(const struct kv_cache *cache, struct error *error);
 /* Whether positions [from, to), those below `kept` left out, lie in blocks that are the sequence's
  * alone. */
 bool kv_cache_is_writable(
@@ -211,7 +254,7 @@ void kv_cache_read_compressed(
     int32_t *out
 );
 
-/* Ring of a layer: [W] window records, position p in slot p mod W. */
+/* Ring of a layer of a sequence with a window slot: [W] window records, position p in slot p mod W. */
 uint8_t *
 kv_cache_ring(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t layer);
 /* Pending pair of a source (index into kv_sources): [2, d]; null at ratio 1. */

@@ -13,6 +13,10 @@ static int64_t shape_blocks(const struct kv_cache_shape *shape) {
                                    : (int64_t)blocks_for(shape->context_max) * shape->sequences_max;
 }
 
+static int32_t shape_windows(const struct kv_cache_shape *shape) {
+    return shape->windows_max != 0 ? shape->windows_max : shape->sequences_max;
+}
+
 static size_t extent_count(int32_t blocks) {
     return ((size_t)blocks + KV_RUN_BLOCKS - 1) / KV_RUN_BLOCKS;
 }
@@ -26,9 +30,10 @@ void kv_cache_measure(
     uint64_t blocks = (uint64_t)shape_blocks(shape);
     out->pool_bytes = blocks * layout->block_bytes;
     out->window_bytes_per_sequence = layout->state_bytes;
-    out->total_bytes = out->pool_bytes + blocks * (BLOCK_IDS + 1) * sizeof(int32_t) +
+    out->total_bytes = out->pool_bytes + blocks * (BLOCK_IDS + 2) * sizeof(int32_t) +
                        (blocks + KV_RUN_BLOCKS - 1) / KV_RUN_BLOCKS * sizeof(struct kv_extent) +
-                       sequences * (layout->state_bytes + tables + sizeof(struct kv_sequence));
+                       (uint64_t)shape_windows(shape) * (layout->state_bytes + sizeof(int32_t)) +
+                       sequences * (tables + sizeof(struct kv_sequence));
 }
 
 /* Each sequence's share of the tables. */
@@ -39,15 +44,17 @@ static void assign_sequences(struct kv_cache *cache) {
         sequence->numbers = cache->numbers + i * blocks;
         sequence->blocks = cache->blocks + i * blocks;
         sequence->device_blocks = cache->device_blocks + i * blocks;
-        sequence->state = cache->states + i * cache->layout.state_bytes;
+    }
+    for (int32_t i = cache->windows_max; i-- > 0;) {
+        cache->windows_free[cache->window_free_count++] = i;
     }
 }
 
 static result allocate_device(struct kv_cache *cache, struct error *error) {
     struct backend *backend = cache->backend;
-    size_t sequences = (size_t)cache->sequences_max;
+    size_t windows = (size_t)cache->windows_max;
     size_t blocks = (size_t)cache->block_total;
-    size_t entries = sequences * (size_t)cache->blocks_max;
+    size_t entries = (size_t)cache->sequences_max * (size_t)cache->blocks_max;
     void *memory = NULL;
     if (cache->layout.block_bytes > 0) {
         TRY_NOTE(
@@ -60,9 +67,9 @@ static result allocate_device(struct kv_cache *cache, struct error *error) {
     cache->pool = memory;
     TRY_NOTE(
         error,
-        backend->allocate(backend, sequences * cache->layout.state_bytes, &memory, error),
+        backend->allocate(backend, windows * cache->layout.state_bytes, &memory, error),
         "window state of %zu sequences",
-        sequences
+        windows
     );
     cache->states = memory;
     TRY_NOTE(
@@ -82,11 +89,14 @@ static result cache_fill(struct kv_cache *cache, struct error *error) {
     TRY(allocate_device(cache, error));
     cache->block_ids = calloc(blocks * BLOCK_IDS, sizeof *cache->block_ids);
     cache->block_references = calloc(blocks, sizeof *cache->block_references);
+    cache->block_sequences = calloc(blocks, sizeof *cache->block_sequences);
+    cache->windows_free = calloc((size_t)cache->windows_max, sizeof *cache->windows_free);
     cache->extents = calloc(extent_count(cache->block_total), sizeof *cache->extents);
     cache->blocks = calloc(entries, sizeof *cache->blocks);
     cache->numbers = calloc(entries, sizeof *cache->numbers);
     cache->sequences = calloc(sequences, sizeof *cache->sequences);
-    if (cache->block_ids == NULL || cache->block_references == NULL || cache->extents == NULL ||
+    if (cache->block_ids == NULL || cache->block_references == NULL ||
+        cache->block_sequences == NULL || cache->windows_free == NULL || cache->extents == NULL ||
         cache->blocks == NULL || cache->numbers == NULL || cache->sequences == NULL) {
         FAIL(error, MEMORY, "no memory for the tables of %zu cache blocks", blocks);
     }
@@ -105,11 +115,13 @@ result kv_cache_init_shape(
     ASSERT(shape->context_max > 0);
     ASSERT(shape->sequences_max > 0);
     ASSERT(shape->block_total >= 0);
+    ASSERT(shape->windows_max >= 0 && shape->windows_max <= shape->sequences_max);
     *cache = (struct kv_cache){
         .backend = backend,
         .layout = *layout,
         .context_max = shape->context_max,
         .sequences_max = shape->sequences_max,
+        .windows_max = shape_windows(shape),
         .blocks_max = blocks_for(shape->context_max),
         .block_total = narrow_i32(shape_blocks(shape)),
     };
@@ -141,6 +153,8 @@ void kv_cache_deinit(struct kv_cache *cache) {
     free(cache->numbers);
     free(cache->blocks);
     free(cache->extents);
+    free(cache->windows_free);
+    free(cache->block_sequences);
     free(cache->block_references);
     free(cache->block_ids);
     backend->release(backend, cache->device_blocks);
@@ -151,11 +165,12 @@ void kv_cache_deinit(struct kv_cache *cache) {
 
 /* ---- life of a sequence ---------------------------------------------------------------------- */
 
-struct kv_sequence *kv_cache_acquire(struct kv_cache *cache) {
+struct kv_sequence *kv_cache_acquire_idle(struct kv_cache *cache) {
     for (int32_t i = 0; i < cache->sequences_max; i++) {
         struct kv_sequence *sequence = &cache->sequences[i];
         if (!sequence->used) {
             ASSERT(sequence->block_count == 0);
+            ASSERT(sequence->state == NULL && sequence->promised == 0);
             sequence->used = true;
             sequence->length = 0;
             sequence->computed = 0;
@@ -166,6 +181,104 @@ struct kv_sequence *kv_cache_acquire(struct kv_cache *cache) {
         }
     }
     return NULL;
+}
+
+struct kv_sequence *kv_cache_acquire(struct kv_cache *cache) {
+    struct kv_sequence *sequence =
+        cache->window_free_count == 0 ? NULL : kv_cache_acquire_idle(cache);
+    if (sequence != NULL) {
+        bool taken = kv_cache_window_acquire(cache, sequence);
+        ASSERT(taken);
+    }
+    return sequence;
+}
+
+bool kv_cache_window_acquire(struct kv_cache *cache, struct kv_sequence *sequence) {
+    ASSERT(sequence->used);
+    ASSERT(sequence->state == NULL);
+    if (cache->window_free_count == 0) {
+        return false;
+    }
+    int32_t slot = cache->windows_free[--cache->window_free_count];
+    sequence->state = cache->states + (size_t)slot * cache->layout.state_bytes;
+    return true;
+}
+
+void kv_cache_window_release(struct kv_cache *cache, struct kv_sequence *sequence) {
+    ASSERT(sequence->used);
+    if (sequence->state != NULL) {
+        size_t slot = (size_t)(sequence->state - cache->states) / cache->layout.state_bytes;
+        ASSERT(cache->window_free_count < cache->windows_max);
+        cache->windows_free[cache->window_free_count++] = (int32_t)slot;
+        sequence->state = NULL;
+    }
+}
+
+/* ---- references of sequences, and what is promised to them ------------------------------------ */
+
+/* A sequence refers to the block: the reference itself is there. */
+static void enter(struct kv_cache *cache, int32_t number) {
+    cache->block_live_count += cache->block_sequences[number]++ == 0;
+}
+
+/* A sequence refers to it no more. */
+static void leave(struct kv_cache *cache, int32_t number) {
+    ASSERT(cache->block_sequences[number] > 0);
+    cache->block_live_count -= --cache->block_sequences[number] == 0;
+    (void)kv_block_drop(cache, number);
+}
+
+/* First position that the sequence itself writes. */
+static int32_t write_start(const struct kv_sequence *sequence) {
+    return sequence->computed > sequence->kept ? sequence->computed : sequence->kept;
+}
+
+/* Blocks that the sequence takes at most when it grows to `tokens`. A copy of a block that a tree or
+ * a snapshot holds beside it takes one no longer than until make_room lets go of that. */
+static int32_t
+blocks_to_take(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t tokens) {
+    int32_t wanted = blocks_for(tokens);
+    int32_t held = sequence->block_count;
+    int32_t more = wanted > held ? wanted - held : 0;
+    for (int32_t b = write_start(sequence) / KV_BLOCK_TOKENS; b < held && b < wanted; b++) {
+        more += cache->block_sequences[sequence->numbers[b]] > 1;
+    }
+    return more;
+}
+
+/* The sequence's blocks have changed. */
+static void renew_promise(struct kv_cache *cache, struct kv_sequence *sequence) {
+    int32_t promised =
+        sequence->committed == 0 ? 0 : blocks_to_take(cache, sequence, sequence->committed);
+    cache->block_promised_count += promised - sequence->promised;
+    sequence->promised = promised;
+}
+
+void kv_cache_need(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t tokens,
+    struct kv_need *out
+) {
+    *out = (struct kv_need){
+        .wanted = blocks_for(tokens),
+        .more = blocks_to_take(cache, sequence, tokens),
+        .total = cache->block_total,
+        .live = cache->block_live_count,
+        .promised = cache->block_promised_count - sequence->promised,
+    };
+    int64_t missing = (int64_t)out->more + out->live + out->promised - out->total;
+    out->missing = missing > 0 ? (int32_t)missing : 0;
+}
+
+bool kv_cache_commit(struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens) {
+    ASSERT(sequence->used);
+    ASSERT(tokens >= 0 && tokens <= cache->context_max);
+    struct kv_need need;
+    kv_cache_need(cache, sequence, tokens, &need);
+    sequence->committed = tokens > 0 && need.missing == 0 ? tokens : 0;
+    renew_promise(cache, sequence);
+    return tokens == 0 || need.missing == 0;
 }
 
 /* Tells ops of the blocks [first, end). */
@@ -187,7 +300,8 @@ struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequen
     int32_t blocks = blocks_for(parent->length);
     ASSERT(parent->computed <= parent->length);
     ASSERT(blocks <= parent->block_count);
-    struct kv_sequence *child = kv_cache_acquire(cache);
+    ASSERT(parent->committed == 0);
+    struct kv_sequence *child = kv_cache_acquire_idle(cache);
     if (child == NULL) {
         return NULL;
     }
@@ -198,12 +312,16 @@ struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequen
     child->source_floor = parent->source_floor;
     for (int32_t b = 0; b < blocks; b++) {
         kv_block_share(cache, parent->numbers[b]);
+        enter(cache, parent->numbers[b]);
     }
     memcpy(child->numbers, parent->numbers, (size_t)blocks * sizeof *child->numbers);
     memcpy(child->blocks, parent->blocks, (size_t)blocks * sizeof *child->blocks);
     child->block_count = blocks;
     upload_table(cache, child, 0, blocks);
-    cache->backend->copy(cache->backend, child->state, parent->state, cache->layout.state_bytes);
+    if (parent->state != NULL && kv_cache_window_acquire(cache, child)) {
+        size_t bytes = cache->layout.state_bytes;
+        cache->backend->copy(cache->backend, child->state, parent->state, bytes);
+    }
     return child;
 }
 
@@ -221,6 +339,7 @@ void kv_cache_adopt(
         ASSERT(cache->block_references[number] > 0);
         sequence->numbers[b] = number;
         sequence->blocks[b] = kv_block_address(cache, number);
+        enter(cache, number);
     }
     sequence->block_count = blocks;
     sequence->length = adoption->kept;
@@ -229,13 +348,17 @@ void kv_cache_adopt(
     sequence->decoder_floor = 0;
     sequence->source_floor = adoption->start;
     upload_table(cache, sequence, 0, blocks);
+    renew_promise(cache, sequence);
 }
 
 void kv_cache_release(struct kv_cache *cache, struct kv_sequence *sequence) {
     ASSERT(sequence->used);
+    sequence->committed = 0;
+    renew_promise(cache, sequence);
     while (sequence->block_count > 0) {
-        kv_block_drop(cache, sequence->numbers[--sequence->block_count]);
+        leave(cache, sequence->numbers[--sequence->block_count]);
     }
+    kv_cache_window_release(cache, sequence);
     sequence->used = false;
 }
 
@@ -255,11 +378,7 @@ static void put_new_block(struct kv_cache *cache, struct kv_sequence *sequence, 
     int32_t number = kv_block_take(cache, previous);
     sequence->numbers[block] = number;
     sequence->blocks[block] = kv_block_address(cache, number);
-}
-
-/* First position that the sequence itself writes. */
-static int32_t write_start(const struct kv_sequence *sequence) {
-    return sequence->computed > sequence->kept ? sequence->computed : sequence->kept;
+    enter(cache, number);
 }
 
 /* Copy on write. Blocks behind what is computed or kept hold ids alone. */
@@ -273,7 +392,7 @@ static void make_private(struct kv_cache *cache, struct kv_sequence *sequence, i
         const uint8_t *from = kv_block_address(cache, shared);
         cache->backend->copy(cache->backend, sequence->blocks[block], from, bytes);
     }
-    kv_block_drop(cache, shared);
+    leave(cache, shared);
 }
 
 /* What growing to `wanted` blocks takes from the pool. */
@@ -297,6 +416,15 @@ growth_of(const struct kv_cache *cache, const struct kv_sequence *sequence, int3
     return growth;
 }
 
+/* Whether growing takes blocks that others were promised. What nobody was promised is free as long as
+ * it is there. */
+static bool
+takes_promised(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t taken) {
+    int32_t others = cache->block_promised_count - sequence->promised;
+    return others > 0 && taken > sequence->promised &&
+           (int64_t)cache->block_live_count + others + taken > cache->block_total;
+}
+
 result kv_cache_reserve(
     struct kv_cache *cache, struct kv_sequence *sequence, int32_t tokens, struct error *error
 ) {
@@ -309,17 +437,20 @@ result kv_cache_reserve(
         cache->make_room(cache->make_room_context, lacking);
         growth = growth_of(cache, sequence, wanted); // a shared block may be its own by now
     }
-    if (wanted > cache->blocks_max || growth.missing + growth.copies > cache->block_free_count) {
+    int32_t taken = growth.missing + growth.copies;
+    if (wanted > cache->blocks_max || taken > cache->block_free_count ||
+        takes_promised(cache, sequence, taken)) {
         FAIL(
             error,
             LIMIT,
             "%d more cache blocks and %d copies of shared ones for %d tokens, but %d of %d are "
-            "free and a sequence holds at most %d",
+            "free, %d are promised to others and a sequence holds at most %d",
             growth.missing,
             growth.copies,
             tokens,
             cache->block_free_count,
             cache->block_total,
+            cache->block_promised_count - sequence->promised,
             cache->blocks_max
         );
     }
@@ -334,6 +465,7 @@ result kv_cache_reserve(
     }
     sequence->block_count = held + growth.missing;
     upload_table(cache, sequence, held, held + growth.missing);
+    renew_promise(cache, sequence);
     return OK;
 }
 
@@ -347,10 +479,11 @@ void kv_cache_swap(
     }
     ASSERT(memcmp(ids_of(cache, former), ids_of(cache, number), BLOCK_IDS * sizeof(int32_t)) == 0);
     kv_block_share(cache, number);
+    enter(cache, number);
     sequence->numbers[index] = number;
     sequence->blocks[index] = kv_block_address(cache, number);
     upload_table(cache, sequence, index, index + 1);
-    kv_block_drop(cache, former);
+    leave(cache, former);
 }
 
 bool kv_cache_is_writable(
@@ -437,6 +570,7 @@ void kv_cache_read_compressed(
 
 uint8_t *
 kv_cache_ring(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t layer) {
+    ASSERT(sequence->state != NULL);
     return sequence->state + (size_t)layer * cache->layout.ring_bytes;
 }
 
@@ -448,6 +582,102 @@ kv_cache_pending(const struct kv_cache *cache, const struct kv_sequence *sequenc
     }
     size_t rings = cache->layout.state_bytes -
                    (size_t)cache->layout.pending_count * cache->layout.pending_bytes;
+    ASSERT(sequence->state != NULL);
     uint8_t *at = sequence->state + rings + (size_t)slot * cache->layout.pending_bytes;
     return (float *)(void *)at;
+}
+
+/* ---- check ----------------------------------------------------------------------------------- */
+
+static result check_sequence(
+    const struct kv_cache *cache,
+    const struct kv_sequence *sequence,
+    int32_t *seen,
+    struct error *error
+) {
+    long number = (long)(sequence - cache->sequences);
+    for (int32_t b = 0; b < sequence->block_count; b++) {
+        seen[sequence->numbers[b]]++;
+    }
+    if (!sequence->used && (sequence->block_count != 0 || sequence->state != NULL ||
+                            sequence->promised != 0 || sequence->committed != 0)) {
+        FAIL(error, CORRUPT, "sequence %ld is not in use and holds something", number);
+    }
+    int32_t more =
+        sequence->committed == 0 ? 0 : blocks_to_take(cache, sequence, sequence->committed);
+    if (more > sequence->promised) {
+        FAIL(
+            error,
+            CORRUPT,
+            "sequence %ld of %d committed tokens may take %d blocks, but %d are promised",
+            number,
+            sequence->committed,
+            more,
+            sequence->promised
+        );
+    }
+    return OK;
+}
+
+static result check_counts(const struct kv_cache *cache, int32_t *seen, struct error *error) {
+    int32_t promised = 0;
+    int32_t windows = 0;
+    int32_t live = 0;
+    for (int32_t i = 0; i < cache->sequences_max; i++) {
+        const struct kv_sequence *sequence = &cache->sequences[i];
+        TRY(check_sequence(cache, sequence, seen, error));
+        promised += sequence->promised;
+        windows += sequence->state != NULL;
+    }
+    for (int32_t n = 0; n < cache->block_total; n++) {
+        live += seen[n] > 0;
+        if (seen[n] != cache->block_sequences[n] || seen[n] > cache->block_references[n]) {
+            FAIL(
+                error,
+                CORRUPT,
+                "%d sequences refer to block %d, counted are %d of %d references",
+                seen[n],
+                n,
+                cache->block_sequences[n],
+                cache->block_references[n]
+            );
+        }
+    }
+    if (promised != cache->block_promised_count || live != cache->block_live_count ||
+        windows + cache->window_free_count != cache->windows_max) {
+        FAIL(
+            error,
+            CORRUPT,
+            "%d blocks live, %d promised, %d windows in use, but counted are %d, %d and %d of %d "
+            "free",
+            live,
+            promised,
+            windows,
+            cache->block_live_count,
+            cache->block_promised_count,
+            cache->window_free_count,
+            cache->windows_max
+        );
+    }
+    if (promised > 0 && live + promised > cache->block_total) {
+        FAIL(
+            error,
+            CORRUPT,
+            "%d blocks live and %d promised of %d",
+            live,
+            promised,
+            cache->block_total
+        );
+    }
+    return OK;
+}
+
+result kv_cache_check(const struct kv_cache *cache, struct error *error) {
+    int32_t *seen = calloc((size_t)cache->block_total, sizeof *seen);
+    if (seen == NULL) {
+        FAIL(error, MEMORY, "no memory to check %d blocks", cache->block_total);
+    }
+    result checked = check_counts(cache, seen, error);
+    free(seen);
+    return checked;
 }
