@@ -54,6 +54,12 @@ struct engine_options {
     int32_t threads;       /* 0: one per available core */
     int32_t context_max;   /* tokens per sequence; 0: the model's max_position_embeddings */
     int32_t sequences_max; /* live sequences; 0: 4 */
+    /* Of these, how many can run at a time: each takes window_bytes_per_sequence. Others wait, or are
+     * parked in the snapshot pool when a more urgent one comes. 0: sequences_max. */
+    int32_t windows_max;
+    /* Blocks of live sequences, in tokens. 0: sequences_max contexts of context_max. With fewer, a
+     * generation starts once its prompt and tokens_max are promised blocks; until then it waits. */
+    int64_t kv_tokens_max;
     int32_t step_rows_max; /* largest token budget of one step; 0: chosen by the backend */
     uint64_t memory_max;   /* bytes beside the mapped weights; 0: 80 % of what is available now */
     /* The KV store. Content that is cached is found by every sequence, and after a restart. */
@@ -65,6 +71,7 @@ struct engine_options {
     uint64_t cache_host_bytes;       /* pool of evicted blocks in host memory; 0: none */
     uint64_t snapshot_bytes;         /* pool of window snapshots; 0: default */
     bool has_no_prefix_cache;        /* for measurements: every sequence starts cold */
+    bool has_no_speculation;         /* no request drafts, whatever it asks for */
     struct clock clock;              /* zero: the machine's; tests may set it */
     void (*wake)(void *context);     /* null: the caller polls */
     void *wake_context;
@@ -89,6 +96,8 @@ struct engine_plan {
      * share, no embedding and Engram tables), and the head's part of the multiplications. */
     uint64_t token_weight_bytes, token_multiplies, head_multiplies;
     int32_t context_max, sequences_max, step_rows_max, threads;
+    int32_t windows_max;
+    int64_t kv_tokens_max; /* that live sequences may hold together, whole blocks */
 };
 
 /* Expected errors: those of opening a model; LIMIT when it does not fit, naming the shortfall. */
@@ -126,12 +135,23 @@ MUST_CHECK result engine_sequence_create(struct engine *engine, uint64_t *out, s
 /* A sequence that goes on from the last finished generation as the parent would: same tokens, caches
  * and kept logits, so that its next generation reuses all that the parent had evaluated (window
  * source "live"). Shares the parent's blocks and copies the window state: constant time beside a table
- * of 8 bytes per 128 tokens; memory of its own for tokens comes with what either side writes. The
- * seed of the child is the caller's matter. Blocks for the step at hand when a sequence destroyed
+ * of 8 bytes per 128 tokens; memory of its own for tokens comes with what either side writes. Its
+ * seed is derived from the parent's and the number of forks before it. Blocks for the step at hand when a sequence destroyed
  * while it ran has not given its place back. Expected errors: NOT_FOUND, LIMIT (all sequences_max in
  * use, with the number), INVALID_INPUT (the parent is busy or lost). */
 MUST_CHECK result
 engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, struct error *error);
+/* Where the noise of a sequence comes from. */
+struct sequence_seed {
+    uint64_t seed; /* first 8 bytes of a hash of the parent's and the index, 53 bits of them */
+    uint64_t parent_seed; /* 0 without a parent */
+    int32_t fork_index;   /* forks of the parent before this one; -1: not a fork */
+    bool has_seed;        /* false before the first generation of a sequence that is not a fork */
+};
+/* The seed is that of the first generation that gave one, or the fork's. Expected errors: NOT_FOUND. */
+MUST_CHECK result engine_sequence_seed(
+    struct engine *engine, uint64_t sequence, struct sequence_seed *out, struct error *error
+);
 /* Cancels what runs on it and frees its memory; no further event of it arrives afterwards. */
 void engine_sequence_destroy(struct engine *engine, uint64_t sequence);
 /* Tokens in its context (appended and sampled) as of the last finished generation. */
@@ -149,6 +169,26 @@ void engine_sequence_tell(
     struct engine *engine, uint64_t sequence, enum sequence_event event, int64_t estimate_ms
 );
 
+enum speculate {
+    SPECULATE_AUTO, /* whatever is there and pays */
+    SPECULATE_OFF,
+    SPECULATE_LOOKUP, /* drafts from the sequence's own tokens */
+    SPECULATE_DRAFT   /* drafts of the model's draft stages */
+};
+/* Bounds of a generation that runs away; all zero: none. Deterministic functions of the sampled tokens,
+ * so that a replay meets them at the same one. */
+struct generation_guard {
+    /* FINISH_LOOP: a span of tokens that repeats back to back at least repeat_times and covers at
+     * least repeat_tokens. 0: off. */
+    int32_t repeat_tokens, repeat_times;
+    int32_t thinking_tokens_max; /* FINISH_THINKING: without a close marker; 0: off */
+    int32_t call_tokens_max;     /* FINISH_OPEN_CALL: inside an open block of calls; 0: off */
+    bool starts_in_thinking;     /* the prompt ends with the opening marker */
+};
+#define ENGINE_STOPS_MAX      64
+#define ENGINE_STOP_BYTES_MAX 1024 /* of one stop string */
+#define ENGINE_DRAFT_MAX      16
+
 struct generation_request {
     uint64_t sequence;
     const int32_t *append; /* copied */
@@ -161,12 +201,25 @@ struct generation_request {
     bool has_contract;
     const struct window_replay *contract; /* copied */
     int32_t contract_count;               /* at most ENGINE_REPLAYS_MAX */
+    bool uses_sequence_seed;              /* instead of sampling.seed, of a sequence that has one */
+    /* Ends with FINISH_STOP; the token that completes a stop stays in the context. Copied. */
+    const struct view *stops; /* 1 to ENGINE_STOP_BYTES_MAX bytes each */
+    size_t stop_count;        /* at most ENGINE_STOPS_MAX */
+    const int32_t *stop_ids;
+    size_t stop_id_count; /* at most ENGINE_STOPS_MAX */
+    /* Of the engine's clock; 0: none. Orders requests; when it passes, FINISH_DEADLINE. */
+    int64_t deadline_ms;
+    uint64_t agent; /* requests of one agent share its turn; 0: the sequence is its own */
+    struct generation_guard guard;
+    enum speculate speculation;
+    int32_t draft_max; /* tokens of one draft; 0: the engine's choice; at most ENGINE_DRAFT_MAX */
 };
 
-/* Appends and samples until the end-of-sequence id (which becomes part of the context), tokens_max,
- * the context limit or a cancel. One generation per sequence at a time. Expected errors:
- * INVALID_INPUT (id out of range, busy sequence), NOT_FOUND, LIMIT (context or queue full, with the
- * numbers). */
+/* Appends and samples until the end-of-sequence id (which becomes part of the context), a stop, a
+ * guard, tokens_max, the context limit, the deadline or a cancel. One generation per sequence at a time. Expected errors:
+ * INVALID_INPUT (id out of range, busy sequence, a field outside its limits, a deadline that passed),
+ * NOT_FOUND, LIMIT (context exceeded, or prompt and tokens_max more than all blocks, with the
+ * numbers), UNSUPPORTED (what this model or build cannot do, by name). */
 MUST_CHECK result engine_generate(
     struct engine *engine, const struct generation_request *request, struct error *error
 );
@@ -178,9 +231,15 @@ enum finish_reason {
     FINISH_LENGTH,  /* tokens_max */
     FINISH_CONTEXT, /* context_max */
     FINISH_CANCELLED,
-    FINISH_ERROR /* event.error says what */
+    FINISH_ERROR, /* event.error says what */
+    FINISH_STOP,  /* facts.stop_index says which */
+    FINISH_DEADLINE,
+    FINISH_LOOP,     /* guard: a span repeats */
+    FINISH_THINKING, /* guard: thinking did not end */
+    FINISH_OPEN_CALL /* guard: a block of calls did not end */
 };
-/* "end", "length", "context", "cancelled", "error"; static. Any thread. */
+/* "end", "length", "context", "cancelled", "error", "stop", "deadline", "loop", "thinking",
+ * "open_call"; static. Any thread. */
 const char *finish_reason_name(enum finish_reason reason);
 
 /* Facts of one generation; evaluated + reused = prompt tokens (promise P8), rebuilt apart. Saved rows:
@@ -210,6 +269,16 @@ struct generation_facts {
     struct window_replay replays[ENGINE_REPLAYS_MAX];
     int32_t replay_count;
     int64_t queued_us, prefill_us, decode_us;
+    int32_t drafted, accepted; /* tokens proposed; those that were the target's own draw */
+    int32_t preempted;         /* times it gave its window slot to a more urgent one */
+    int32_t
+        preempted_rebuilt; /* of `rebuilt`: rows run again because a parked window was dropped */
+    int64_t parked_us;     /* of prefill and decode: without a slot */
+    uint64_t seed;         /* of the noise */
+    uint64_t parent_seed;  /* as sequence_seed */
+    int32_t fork_index;    /* -1: not a fork */
+    int32_t stop_index;    /* FINISH_STOP: in stops, or stop_count + index in stop_ids; else -1 */
+    int32_t stop_bytes;    /* last bytes of the text that are the stop or lie behind it */
 };
 
 enum engine_event_type { ENGINE_PROGRESS, ENGINE_TOKEN, ENGINE_FINISHED };
@@ -217,16 +286,78 @@ enum engine_event_type { ENGINE_PROGRESS, ENGINE_TOKEN, ENGINE_FINISHED };
 struct engine_event {
     enum engine_event_type type;
     uint64_t sequence;
-    int32_t done, total;           /* PROGRESS: rows of the prompt that ran, of those to run */
-    int32_t token;                 /* TOKEN */
-    float logprob;                 /* TOKEN: log-softmax of the raw logits at the token, FP32 */
-    enum finish_reason reason;     /* FINISHED */
-    struct generation_facts facts; /* FINISHED */
-    struct error error;            /* FINISHED with FINISH_ERROR */
+    int32_t done, total;       /* PROGRESS: rows of the prompt that ran, of those to run */
+    int32_t token;             /* TOKEN */
+    float logprob;             /* TOKEN: log-softmax of the raw logits at the token, FP32 */
+    int32_t alternative_count; /* TOKEN: as many as sampling.alternatives asked for */
+    struct token_alternative alternatives[SAMPLING_ALTERNATIVES_MAX]; /* most likely first */
+    enum finish_reason reason;                                        /* FINISHED */
+    struct generation_facts facts;                                    /* FINISHED */
+    struct error error; /* FINISHED with FINISH_ERROR */
 };
 
 /* Takes the oldest event; false when there is none. Drain all on each wake. Loop thread. */
 bool engine_next_event(struct engine *engine, struct engine_event *out);
+
+/* ---- progress ---- */
+
+/* What a request waits for. */
+enum engine_wait {
+    ENGINE_WAIT_NONE,   /* rows of it run */
+    ENGINE_WAIT_TURN,   /* others come first */
+    ENGINE_WAIT_MEMORY, /* blocks */
+    ENGINE_WAIT_SLOT,   /* a window slot; pre-empted ones too */
+    ENGINE_WAIT_DISK,   /* blocks of its prompt are read */
+    ENGINE_WAIT_EVENTS  /* for the caller to take events */
+};
+/* "none", "turn", "memory", "slot", "disk", "events"; static. Any thread. */
+const char *engine_wait_name(enum engine_wait wait);
+enum engine_request_state { ENGINE_QUEUED, ENGINE_PREFILL, ENGINE_DECODE };
+
+struct engine_request_status {
+    uint64_t sequence, agent;
+    enum engine_request_state state;
+    enum engine_wait wait;
+    int64_t age_ms;                     /* since engine_generate */
+    int64_t progress_ms;                /* since rows of it ran, or it came */
+    int32_t prompt_tokens, prompt_left; /* of the context; rows that are still to run */
+    int32_t reused, evaluated, rebuilt, sampled, drafted, accepted, preempted;
+    int32_t blocks, blocks_promised; /* held; that it may still take */
+};
+
+/* Counts since the engine was opened, or of one second. */
+struct engine_counts {
+    uint64_t queued, finished; /* requests */
+    uint64_t prefill_rows, decode_rows, reused, rebuilt, sampled, drafted, accepted;
+    uint64_t preempted, resumed, steps, step_us;
+};
+#define ENGINE_SECONDS         8 /* that are remembered */
+#define ENGINE_STATUS_REQUESTS 64
+#define ENGINE_STEP_BUCKETS    12 /* step times below 1, 2, 4 .. 1024 ms, and longer */
+struct engine_statistics {
+    int32_t request_count; /* queued and running; the first ENGINE_STATUS_REQUESTS are told */
+    struct engine_request_status requests[ENGINE_STATUS_REQUESTS];
+    int32_t queued, prefilling, decoding, parked, restoring, waiting_for_memory;
+    int32_t windows_used, windows_max;
+    int32_t blocks_used, blocks_promised, blocks_total;
+    struct engine_counts total;
+    struct engine_counts seconds[ENGINE_SECONDS]; /* whole seconds before now, the latest first */
+    uint64_t step_histogram[ENGINE_STEP_BUCKETS];
+    int64_t step_us_max, decision_us_max;
+    uint64_t decision_us;    /* sum over total.steps */
+    int64_t step_running_ms; /* of the step at hand; 0: none */
+};
+void engine_statistics(struct engine *engine, struct engine_statistics *out);
+
+struct engine_stuck {
+    uint64_t sequence;
+    enum engine_wait wait;
+    int64_t stuck_ms;
+    char why[200]; /* a sentence with the numbers */
+};
+/* The request that is without progress for longest, when that is stuck_ms or more, and why. Never
+ * waits for a step. */
+bool engine_watch(struct engine *engine, int64_t stuck_ms, struct engine_stuck *out);
 
 /* ---- the cache ---- */
 

@@ -50,7 +50,12 @@ struct context {
     bool has_contract;
     struct window_replay contract[ENGINE_REPLAYS_MAX];
     int32_t contract_count;
-    int64_t queued_at_us;
+    int64_t queued_at_us, queued_at_ms;
+    int64_t progress_at_ms;
+    struct engine_request_status status; /* as of the last boundary */
+    int64_t deadline_ms;                 /* 0: none */
+    struct sequence_seed seed;
+    uint64_t fork_count;
     bool is_restoring; /* QUEUED until blocks of its prompt came from a tier */
     /* Of the store; bound as long as `kv` holds something. */
     struct kv_binding binding;
@@ -73,6 +78,18 @@ struct logits_job {
     struct error *error;
     result outcome;
     bool is_done;
+};
+
+/* Counts; guarded by the lock. */
+struct engine_meter {
+    struct engine_counts total;
+    struct engine_counts seconds[ENGINE_SECONDS + 1]; /* the one at hand first */
+    int64_t second;                                   /* number of that */
+    uint64_t histogram[ENGINE_STEP_BUCKETS];
+    int64_t step_us_max, decision_us_max;
+    uint64_t decision_us;
+    bool is_stepping;
+    int64_t step_started_ms;
 };
 
 struct engine {
@@ -112,6 +129,8 @@ struct engine {
     size_t event_capacity, event_first, event_count;
     bool wants_wake;
     struct logits_job *job;
+    struct engine_meter meter;
+    int32_t windows_used;
     int64_t poll_ms; /* when the store wants to be asked again */
 
     /* engine thread only */
@@ -129,6 +148,10 @@ static inline void engine_lock(struct engine *engine) {
     (void)atomic_fetch_add(&engine->callers, 1);
     pthread_mutex_lock(&engine->lock);
     (void)atomic_fetch_sub(&engine->callers, 1);
+}
+
+static inline void engine_unlock(struct engine *engine) {
+    pthread_mutex_unlock(&engine->lock);
 }
 
 /* Longest wait for the disk when the engine is closed or flushed. */
@@ -169,6 +192,11 @@ uint64_t engine_queue_bytes(int32_t sequences_max);
 void engine_root_lineage(
     const struct engine *engine, uint32_t numerics, char out[SHA256_HEX_BYTES]
 );
+
+/* Lock held. */
+void engine_meter_add(struct engine *engine, const struct engine_counts *more);
+/* After a step. Lock held. */
+void engine_meter_step(struct engine *engine, int64_t step_us, int64_t decision_us);
 
 /* The live context of that id, or null. Lock held. */
 struct context *engine_context_find(struct engine *engine, uint64_t id);

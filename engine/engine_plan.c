@@ -97,6 +97,21 @@ static result fill_counts(
     }
     plan->context_max = (int32_t)context;
     plan->sequences_max = sequences;
+    if (options->windows_max < 0 || options->kv_tokens_max < 0) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "%d window slots and %lld tokens of blocks",
+            options->windows_max,
+            (long long)options->kv_tokens_max
+        );
+    }
+    if ((options->windows_max != 0 && options->windows_max < sequences) ||
+        options->kv_tokens_max != 0) {
+        FAIL(error, UNSUPPORTED, "fewer window slots or blocks than all sequences can need");
+    }
+    plan->windows_max = sequences;
+    plan->kv_tokens_max = blocks * KV_BLOCK_TOKENS;
     /* Every running sequence has a row in a step. */
     plan->step_rows_max = rows < sequences ? sequences : rows;
     plan->threads = options->threads == 0 ? cores_available() : options->threads;

@@ -46,11 +46,6 @@ struct sampler_request {
     bool skips_logprob;
 };
 
-struct token_alternative {
-    int32_t id;
-    float logprob;
-};
-
 struct sampled_token {
     int32_t id;
     float logprob;             /* log-softmax of the raw logits at id */

@@ -40,6 +40,12 @@ struct sampling {
     uint64_t seed;
 };
 
+/* A likely token at a position. */
+struct token_alternative {
+    int32_t id;
+    float logprob; /* log-softmax of the raw logits at id */
+};
+
 /* Refuses, with the numbers, what is out of range for a vocabulary of that many ids.
  * Expected errors: INVALID_INPUT; LIMIT (too many biases or alternatives). */
 MUST_CHECK result

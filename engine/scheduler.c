@@ -89,6 +89,11 @@ static void finish(
         facts->decode_us = now - context->prefilled_at_us;
     }
     fill_dependence(engine, context, facts);
+    facts->seed = context->sampling.seed;
+    facts->parent_seed = context->seed.parent_seed;
+    facts->fork_index = context->seed.fork_index;
+    facts->stop_index = -1;
+    engine_meter_add(engine, &(struct engine_counts){.finished = 1});
     struct engine_event event = {
         .type = ENGINE_FINISHED,
         .sequence = context->id,
@@ -261,8 +266,13 @@ static void stop_restoring(struct engine *engine, struct context *context) {
 static void boundary(struct engine *engine) {
     for (int32_t c = 0; c < engine->context_count; c++) {
         struct context *context = &engine->contexts[c];
-        if (context->used && context->state == CONTEXT_RUNNING && context->is_cancelled) {
+        if (!context->used || context->state != CONTEXT_RUNNING) {
+            continue;
+        }
+        if (context->is_cancelled) {
             finish(engine, context, FINISH_CANCELLED, NULL);
+        } else if (context->deadline_ms != 0 && context->deadline_ms <= engine_now_ms(engine)) {
+            finish(engine, context, FINISH_DEADLINE, NULL);
         }
     }
     engine->poll_ms = kv_store_poll(engine->store, engine_now_ms(engine));
