@@ -65,6 +65,11 @@ static void buffers_take_streams(
     out->normed = arena_take(arena, rows * hidden, sizeof(uint16_t));
     out->normed_q = arena_take_quantized(arena, rows, hidden);
     out->output = arena_take(arena, rows * hidden, sizeof(uint16_t));
+    if (options->exports_targets) {
+        size_t targets = (size_t)config->draft_target_count;
+        out->target_hidden = arena_take(arena, rows * targets * hidden, sizeof(uint16_t));
+        out->even_mix = arena_take(arena, rows * streams, sizeof(float));
+    }
     out->head_input = arena_take(arena, rows * hidden, sizeof(uint16_t));
     out->logits = arena_take(
         arena, (size_t)logit_rows_max(options) * (size_t)config->vocabulary, sizeof(float)
@@ -119,9 +124,32 @@ static void buffers_take_experts(
     out->engram_gate = arena_take(arena, rows * (size_t)config->streams, sizeof(float));
 }
 
-/* Rows of a plan: the window and full stage of each layer, all rows, rows with logits. */
-static size_t stage_count(const struct model_config *config) {
-    return 2 * (size_t)config->layers + 2;
+static size_t pair_count(const struct model_config *config) {
+    size_t pairs = 0;
+    for (int32_t s = 0; s < config->kv_source_count; s++) {
+        pairs += config->plan[config->kv_source_layers[s]].ratio == 2;
+    }
+    return pairs;
+}
+
+/* What drafted segments hold back. */
+static void buffers_take_held(
+    struct arena *arena,
+    const struct model_config *config,
+    const struct forward_options *options,
+    struct forward_buffers *out
+) {
+    size_t rows = (size_t)options->drafted_rows_max;
+    size_t layers = (size_t)config->layers;
+    if (rows > 0) {
+        size_t pairs = pair_count(config) * rows * (size_t)config->head_dim;
+        out->held_records = arena_take(arena, layers * rows, window_record_bytes(config->head_dim));
+        out->held_kv = arena_take(arena, pairs, sizeof(float));
+        out->held_score = arena_take(arena, pairs, sizeof(float));
+        out->held_views = arena_take(
+            arena, layers * (size_t)options->sequences_max, sizeof(struct sequence_view)
+        );
+    }
 }
 
 static size_t forward_arena(
@@ -136,8 +164,9 @@ static size_t forward_arena(
     buffers_take_attention(&arena, config, (size_t)options->rows_max, &forward->buffers);
     buffers_take_experts(&arena, config, (size_t)options->rows_max, &forward->buffers);
     forward->frequencies = arena_take(&arena, (size_t)config->rope_dim, sizeof(float));
-    forward->stage_device =
-        arena_take(&arena, stage_count(config) * sequences, sizeof(struct row_segment));
+    buffers_take_held(&arena, config, options, &forward->buffers);
+    size_t stages = forward_stage_count(config, options->drafted_rows_max > 0);
+    forward->stage_device = arena_take(&arena, stages * sequences, sizeof(struct row_segment));
     forward->views_device =
         arena_take(&arena, (size_t)config->layers * sequences, sizeof(struct sequence_view));
     return arena.used;
@@ -238,6 +267,22 @@ static result forward_upload_frequencies(struct forward *forward, struct error *
     return forward->backend->synchronize(forward->backend, error);
 }
 
+static result forward_upload_even_mix(struct forward *forward, struct error *error) {
+    if (forward->buffers.even_mix == NULL) {
+        return OK;
+    }
+    size_t count = (size_t)forward->options.rows_max * (size_t)forward->config->streams;
+    CLEANUP(free_cleanup) float *mix = calloc(count, sizeof *mix);
+    if (mix == NULL) {
+        FAIL(error, MEMORY, "no memory for the mix of %d rows", forward->options.rows_max);
+    }
+    for (size_t i = 0; i < count; i++) {
+        mix[i] = 1.0F / (float)forward->config->streams;
+    }
+    forward->backend->upload(forward->backend, forward->buffers.even_mix, mix, count * sizeof *mix);
+    return forward->backend->synchronize(forward->backend, error);
+}
+
 /* A selection (or pool) made at layer s is read by the rows of later layers that use it. */
 static void forward_plan_keeping(struct forward *forward) {
     const struct model_config *config = forward->config;
@@ -257,6 +302,9 @@ static void forward_plan_keeping(struct forward *forward) {
         pool = pool || plan->within_pool;
         forward->keep_selected[l] = selected;
         forward->keep_pool[l] = pool;
+        int32_t targets = forward->options.exports_targets ? config->draft_target_count : 0;
+        forward->keep_targets[l] =
+            targets > 0 && l >= config->draft_targets[0] && l < config->draft_targets[targets - 1];
     }
 }
 
@@ -275,13 +323,20 @@ static result forward_allocate_host(struct forward *forward, struct error *error
         calloc(engram * ((size_t)config->engram_count + 1), sizeof *forward->host_engram_ids);
     forward->window_stages = calloc(layers, sizeof *forward->window_stages);
     forward->full_stages = calloc(layers, sizeof *forward->full_stages);
-    forward->stage_host = calloc(stage_count(config) * sequences, sizeof *forward->stage_host);
-    forward->views_host = calloc(layers * sequences, sizeof *forward->views_host);
+    forward->commit_stages = calloc(layers, sizeof *forward->commit_stages);
+    forward->held_stages = calloc(layers, sizeof *forward->held_stages);
+    forward->held_first = calloc(sequences, sizeof *forward->held_first);
+    bool drafts = forward->options.drafted_rows_max > 0;
+    size_t stages = forward_stage_count(config, drafts);
+    forward->stage_host = calloc(stages * sequences, sizeof *forward->stage_host);
+    forward->views_host =
+        calloc((drafts ? 2 : 1) * layers * sequences, sizeof *forward->views_host);
     forward->index_counters = calloc(layers, sizeof *forward->index_counters);
     if (forward->host_rows == NULL || forward->host_engram == NULL ||
         forward->host_history == NULL || forward->host_engram_ids == NULL ||
         forward->window_stages == NULL || forward->full_stages == NULL ||
-        forward->stage_host == NULL || forward->views_host == NULL ||
+        forward->commit_stages == NULL || forward->held_stages == NULL ||
+        forward->held_first == NULL || forward->stage_host == NULL || forward->views_host == NULL ||
         forward->index_counters == NULL) {
         FAIL(error, MEMORY, "no memory for the plan of a step of %zu rows", rows);
     }
@@ -314,6 +369,7 @@ result forward_create(
     forward->backend = backend;
     forward->cache = cache;
     forward->options = *options;
+    ASSERT(!options->exports_targets || model->config.draft_target_count > 0);
     TRY(forward_allocate_host(forward, error));
     size_t bytes = forward_arena(NULL, forward->config, options, forward);
     TRY_NOTE(
@@ -325,6 +381,7 @@ result forward_create(
     (void)forward_arena(forward->arena, forward->config, options, forward);
     forward_plan_keeping(forward);
     TRY(forward_upload_frequencies(forward, error));
+    TRY(forward_upload_even_mix(forward, error));
     *out = TAKE(forward);
     return OK;
 }
@@ -339,6 +396,9 @@ void forward_destroy(struct forward *forward) {
     free(forward->index_counters);
     free(forward->views_host);
     free(forward->stage_host);
+    free(forward->held_first);
+    free(forward->held_stages);
+    free(forward->commit_stages);
     free(forward->full_stages);
     free(forward->window_stages);
     free(forward->host_engram_ids);
@@ -380,17 +440,34 @@ result forward_step(
         forward_layer(forward, l);
     }
     forward_head(forward);
-    TRY(forward->backend->synchronize(forward->backend, error));
+    result ran = forward->backend->synchronize(forward->backend, error);
+    if (is_failed(ran)) {
+        forward->held_rows = 0; // nothing of it can be kept
+        return ran;
+    }
     count_rows(forward);
     const struct row_segment *source = forward->window_stages[forward->config->encoder_layers].host;
     for (int32_t s = 0; s < count; s++) {
         struct kv_sequence *sequence = segments[s].sequence;
-        sequence->computed = segments[s].position + segments[s].count;
+        if (segments[s].drafted == 0) {
+            sequence->computed = segments[s].position + segments[s].count;
+        }
         if (source[s].position > segments[s].position) {
             sequence->source_floor = source[s].position; // rows before never got there
         }
     }
     return OK;
+}
+
+void forward_targets(const struct forward *forward, struct forward_targets *out) {
+    ASSERT(forward->options.exports_targets);
+    *out = (struct forward_targets){
+        .hidden = forward->buffers.target_hidden,
+        .host = forward->target_stage.host,
+        .segments = forward->target_stage.segments,
+        .count = forward->segment_count,
+        .rows = forward->target_stage.rows,
+    };
 }
 
 int32_t forward_logit_rows(const struct forward *forward) {

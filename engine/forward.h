@@ -7,6 +7,10 @@
  * that the layers above still need. So how a prompt is cut into steps, what of it was cached, and
  * what else shares a step, changes no bit. Buffers are allocated once for the largest
  * step. Thread: the engine thread only.
+ *
+ * Drafts. The last rows of a segment may be guesses. What such a segment would overwrite (windows,
+ * pending pairs) is held back until forward_keep says how many of its rows count; the others leave
+ * nothing behind but entries beyond `computed`, which later rows overwrite.
  */
 #ifndef HEARTH_ENGINE_FORWARD_H
 #define HEARTH_ENGINE_FORWARD_H
@@ -43,11 +47,17 @@ struct forward_segment {
     int32_t window_floor_encoder;
     int32_t window_floor_decoder; /* windows of decoder layers see no position below; else 0 */
     int32_t write_floor; /* H: entries of tokens below this are there already and are kept */
+    /* Of the rows, the last `drafted` are guesses: logits of all rows, nothing of a prompt (position
+     * >= write_floor, no encoder floor, WINDOW_EXACT), drafted < count. After the step `computed` is
+     * still `position`: forward_keep comes before anything else is done with the sequence. */
+    int32_t drafted;
 };
 
 struct forward_options {
-    int32_t rows_max;      /* of one step */
-    int32_t sequences_max; /* segments of one step */
+    int32_t rows_max;         /* of one step */
+    int32_t sequences_max;    /* segments of one step */
+    int32_t drafted_rows_max; /* all rows of segments with drafts in one step; 0: no drafts ever */
+    bool exports_targets;     /* fill what forward_targets gives; model with draft stages only */
 };
 
 /* Bytes of scratch that forward_create takes. */
@@ -85,6 +95,26 @@ MUST_CHECK result forward_step(
     struct layer_counters *counters,
     struct error *error
 );
+
+/* Ends the last step, which had segments with drafts: of segment s the first kept[s] rows count,
+ * at least those that were no drafts. Windows, pending pairs and `computed` of its sequence are then
+ * as if the others had never been there; ids are the caller's to truncate. kept[s] of a segment
+ * without drafts is not read. */
+void forward_keep(struct forward *forward, const int32_t *kept);
+
+/* main_hidden of spec 3.14: what draft stages are fed with. Rows of the last step that reached all
+ * target layers: the last W of a prompt, or what is left of them in this step, and every row of a
+ * decode segment, drafts included (those beyond the kept ones must not be used). Valid until the
+ * next step; logits may be fetched in between. */
+struct forward_targets {
+    const uint16_t *hidden;             /* [rows, targets * D] bf16, device-visible */
+    const struct row_segment *host;     /* [segments of the step] their rows and positions */
+    const struct row_segment *segments; /* the same, device-visible */
+    int32_t count;                      /* segments */
+    int32_t rows;
+};
+/* Only with exports_targets. */
+void forward_targets(const struct forward *forward, struct forward_targets *out);
 
 /* Rows with logits of the last step, in order of segments and positions. */
 int32_t forward_logit_rows(const struct forward *forward);

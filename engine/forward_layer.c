@@ -134,6 +134,10 @@ narrow(struct forward *forward, int32_t layer, const struct row_stage *to, bool 
         keep(forward, to, b->main_sine, table);
         keep(forward, to, b->compress_cosine, table);
         keep(forward, to, b->compress_sine, table);
+        if (forward->keep_targets[layer]) {
+            size_t targets = (size_t)config->draft_target_count;
+            keep(forward, to, b->target_hidden, targets * hidden * sizeof(uint16_t));
+        }
         if (forward->keep_entries[layer]) {
             keep(forward, to, b->entry_cosine, table);
             keep(forward, to, b->entry_sine, table);
@@ -235,6 +239,29 @@ void forward_engram(struct forward *forward, int32_t layer) {
     backend_engram_gate(forward->backend, &gate);
 }
 
+void forward_export_target(struct forward *forward, int32_t layer) {
+    const struct model_config *config = forward->config;
+    struct forward_buffers *b = &forward->buffers;
+    for (int32_t t = 0; b->target_hidden != NULL && t < config->draft_target_count; t++) {
+        if (config->draft_targets[t] != layer) {
+            continue;
+        }
+        struct stream_collapse_op op = {
+            .rows = forward->stage.rows,
+            .dim = config->hidden,
+            .streams = config->streams,
+            .norm_eps = (float)config->norm_eps,
+            .x = b->streams,
+            .mix = b->even_mix,
+            .weight = forward->model->norm, // the normed output is not wanted
+            .collapsed = b->target_hidden + (size_t)t * (size_t)config->hidden,
+            .collapsed_stride = config->draft_target_count * config->hidden,
+            .normed = b->normed,
+        };
+        backend_stream_collapse(forward->backend, &op);
+    }
+}
+
 void forward_collapse(struct forward *forward, const uint16_t *weight) {
     struct stream_collapse_op op = {
         .rows = forward->stage.rows,
@@ -302,6 +329,7 @@ static void compress_latents(struct forward *forward, int32_t layer) {
         .latent = b->latent,
     };
     backend_compress_pool(forward->backend, &op);
+    forward_hold_pairs(forward, forward->config->plan[layer].source);
 }
 
 void forward_compress(struct forward *forward, int32_t layer) {
@@ -458,12 +486,13 @@ void forward_attend(struct forward *forward, int32_t layer) {
         backend_attention(forward->backend, &op);
     }
     /* Only now: queries may still have needed what the ring held before. */
-    if (forward->window_stages[layer].rows > 0) {
+    forward_hold_windows(forward, layer);
+    if (forward->commit_stages[layer].rows > 0) {
         struct window_commit_op commit = {
             .sequences = forward->segment_count,
             .window = config->window,
             .dim = config->head_dim,
-            .segments = forward->window_stages[layer].segments,
+            .segments = forward->commit_stages[layer].segments,
             .views = views_of(forward, layer),
             .records = b->window_records,
         };
@@ -536,6 +565,7 @@ void forward_layer(struct forward *forward, int32_t layer) {
     if (forward->config->plan[layer].engram >= 0) {
         forward_engram(forward, layer);
     }
+    forward_export_target(forward, layer);
     forward_collapse(forward, weights->attn_norm);
     forward_attention(forward, layer);
     if (forward->stage.rows == 0) {

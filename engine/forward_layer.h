@@ -64,6 +64,14 @@ struct forward_buffers {
     uint16_t *engram_kv;       /* [R, (C + 1) D] bf16 */
     float *engram_gate;        /* [R, C] */
 
+    uint16_t *target_hidden; /* [R, targets D] bf16: main_hidden (spec 3.14); null: not exported */
+    float *even_mix;         /* [R, C]: 1 / C, the mix of a mean; null likewise */
+
+    /* Of the segments with drafts, until forward_keep; h counts their rows, H = drafted_rows_max. */
+    uint8_t *held_records;            /* [layers, H, window_record_bytes(d)] */
+    float *held_kv, *held_score;      /* [pending_count, H, d] */
+    struct sequence_view *held_views; /* [layers, S]: ring = the segment's first held record */
+
     uint16_t *head_input; /* [R, D] bf16: rows with logits */
     float *logits;        /* [logit_rows_max, V] */
 };
@@ -80,6 +88,7 @@ struct forward {
     float *frequencies; /* device-visible: main set [r/2], then compress set [r/2] */
     bool keep_selected[MODEL_LAYERS_MAX]; /* rows of the selection are still read at or after it */
     bool keep_pool[MODEL_LAYERS_MAX];
+    bool keep_targets[MODEL_LAYERS_MAX]; /* between the first and the last target layer */
     bool keep_entries[MODEL_LAYERS_MAX]; /* a later layer pools pairs */
 
     /* host staging of one step */
@@ -94,8 +103,14 @@ struct forward {
     struct row_stage *window_stages; /* [layers]: rows that produce window KV */
     struct row_stage *full_stages;   /* [layers]: rows through attention and FFN */
     struct row_stage all_stage, head_stage;
-    struct row_segment *stage_host, *stage_device;   /* [2 layers + 2, S] */
-    struct sequence_view *views_host, *views_device; /* [layers, S] */
+    struct row_stage target_stage;   /* rows of target_hidden */
+    struct row_stage *commit_stages; /* [layers]: window KV that goes into rings now */
+    struct row_stage *held_stages;   /* [layers]: and what is held back */
+    struct row_stage kept_stage;     /* held rows that count */
+    int32_t *held_first;             /* [S] first held row of the segment */
+    int32_t held_rows;               /* of the step; 0: it has no drafts */
+    struct row_segment *stage_host, *stage_device;   /* [4 layers + 3, S] */
+    struct sequence_view *views_host, *views_device; /* [layers, S]; the host's also held_views */
     struct row_stage stage;                          /* rows present now */
     struct layer_counters *counters;                 /* [layers] or null */
     struct index_counters *index_counters;           /* [layers] of this step */
@@ -106,16 +121,30 @@ struct forward {
     int32_t test_scores_stride;
 };
 
+/* Stages of a step, in order: window and full stage of each layer, all rows, rows with logits; with
+ * drafts also commit and held stage of each layer, held rows that count. */
+static inline size_t forward_stage_count(const struct model_config *config, bool drafts) {
+    return (drafts ? 4 : 2) * (size_t)config->layers + (drafts ? 3 : 2);
+}
+
 /* Rotary frequencies [r/2] of the main or the compress set. */
 void forward_frequencies(const struct model_config *config, bool compress, float *out);
 
 /* Plans the rows of every layer and uploads ids, positions, rope tables and views. The stage is
  * then all rows. `segments` must live until the step is over. */
 void forward_begin(struct forward *forward, const struct forward_segment *segments, int32_t count);
+/* What the step commits at once and what it holds back, from the window stages. */
+void forward_plan_held(struct forward *forward);
+/* Holds the window records of the layer's drafted segments back. */
+void forward_hold_windows(struct forward *forward, int32_t layer);
+/* The same for the pairs of a ratio-2 source; the stage is that of compress_kv. */
+void forward_hold_pairs(struct forward *forward, int32_t source);
 /* Embedding into streams and mix. */
 void forward_embed(struct forward *forward);
 /* Adds the Engram value of layer `layer` to the streams. */
 void forward_engram(struct forward *forward, int32_t layer);
+/* t_l of a target layer (spec 3.2 step 2) into target_hidden. Overwrites normed. */
+void forward_export_target(struct forward *forward, int32_t layer);
 /* normed <- RMSNorm(collapse of streams with mix; weight). */
 void forward_collapse(struct forward *forward, const uint16_t *weight);
 /* post, comb and the next mix from streams. */

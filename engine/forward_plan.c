@@ -106,6 +106,16 @@ first_with_logits(const struct model_config *config, const struct forward_segmen
                                                  : end - 1;
 }
 
+/* Rows that reach the last target layer: those that the layer before it does not drop. */
+static struct row_stage target_stage(const struct forward *forward) {
+    const struct model_config *config = forward->config;
+    if (!forward->options.exports_targets) {
+        return (struct row_stage){0};
+    }
+    int32_t last = config->draft_targets[config->draft_target_count - 1];
+    return last == 0 ? forward->all_stage : forward->full_stages[last - 1];
+}
+
 static void plan_stages(struct forward *forward) {
     const struct model_config *config = forward->config;
     size_t layers = (size_t)config->layers;
@@ -127,8 +137,13 @@ static void plan_stages(struct forward *forward) {
     }
     forward->all_stage = stage_make(forward, 2 * layers);
     forward->head_stage = stage_make(forward, 2 * layers + 1);
+    forward->target_stage = target_stage(forward);
+    forward_plan_held(forward);
     forward->backend->upload(
-        forward->backend, forward->stage_device, host, (2 * layers + 2) * stride * sizeof *host
+        forward->backend,
+        forward->stage_device,
+        host,
+        forward_stage_count(config, forward->held_rows > 0) * stride * sizeof *host
     );
 }
 
@@ -215,11 +230,17 @@ static void check_segment(const struct forward *forward, const struct forward_se
         segment->logits != FORWARD_LOGITS_LAST ||
         segment->position + segment->count == segment->prompt_end
     );
+    if (segment->drafted != 0) {
+        ASSERT(segment->drafted > 0 && segment->drafted < segment->count);
+        ASSERT(segment->logits == FORWARD_LOGITS_ALL && segment->window == WINDOW_EXACT);
+        ASSERT(segment->position >= segment->write_floor && segment->window_floor_encoder == 0);
+    }
 }
 
 void forward_begin(struct forward *forward, const struct forward_segment *segments, int32_t count) {
     ASSERT(count > 0);
     ASSERT(count <= forward->options.sequences_max);
+    ASSERT(forward->held_rows == 0); // the last step's drafts were kept or taken back
     for (int32_t s = 0; s < count; s++) {
         check_segment(forward, &segments[s]);
     }

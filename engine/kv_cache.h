@@ -237,6 +237,9 @@ kv_cache_run(const struct kv_cache *cache, const struct kv_sequence *sequence, i
 void kv_cache_append(
     const struct kv_cache *cache, struct kv_sequence *sequence, int32_t id, int32_t compressed
 );
+/* Forgets the tokens from `length` on, none of which is computed: drafts that were not accepted.
+ * Their blocks stay reserved. */
+void kv_cache_truncate(struct kv_sequence *sequence, int32_t length);
 /* Copies the ids of positions [from, from + count), all below `length`. */
 void kv_cache_read_ids(
     const struct kv_cache *cache,

@@ -523,6 +523,13 @@ void kv_cache_append(
     sequence->length++;
 }
 
+void kv_cache_truncate(struct kv_sequence *sequence, int32_t length) {
+    ASSERT(sequence->used);
+    ASSERT(length <= sequence->length);
+    ASSERT(length >= sequence->computed && length >= sequence->kept);
+    sequence->length = length;
+}
+
 /* `plane`: 0 for token ids, 1 for Engram ids. */
 static void read_plane(
     const struct kv_cache *cache,

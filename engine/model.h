@@ -56,6 +56,7 @@ struct model_config {
     /* draft stages and vision tower: their weights are checked when present, not used yet */
     int32_t draft_layers, draft_block, draft_experts, draft_experts_chosen, draft_markov_rank;
     int32_t draft_noise_id, draft_target_count;
+    int32_t draft_targets[MODEL_LAYERS_MAX]; /* layers whose input the draft stages are fed with */
     int32_t vision_layers, vision_hidden, vision_heads, vision_intermediate, vision_patch,
         vision_downsample;
     struct layer_plan plan[MODEL_LAYERS_MAX];

@@ -270,9 +270,8 @@ static result read_draft(struct json_value text, struct model_config *c, struct 
         return OK;
     }
     TRY(field_integers(text, draft_fields, COUNT_OF(draft_fields), c, error));
-    int32_t targets[MODEL_LAYERS_MAX];
     TRY(field_layers(
-        text, "dspark_target_layer_ids", c->layers, targets, &c->draft_target_count, error
+        text, "dspark_target_layer_ids", c->layers, c->draft_targets, &c->draft_target_count, error
     ));
     if (c->draft_target_count == 0) {
         FAIL(error, INVALID_INPUT, "'dspark_target_layer_ids' is empty");

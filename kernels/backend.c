@@ -82,6 +82,7 @@ void backend_stream_mix(struct backend *backend, const struct stream_mix_op *op)
 void backend_stream_collapse(struct backend *backend, const struct stream_collapse_op *op) {
     ASSERT(op->rows >= 0 && is_width(op->dim) && op->streams > 0);
     ASSERT(op->normed != NULL && op->weight != NULL);
+    ASSERT(op->collapsed_stride == 0 || op->collapsed_stride >= op->dim);
     backend->stream_collapse(backend, op);
 }
 

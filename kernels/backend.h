@@ -67,11 +67,12 @@ struct stream_mix_op {
 struct stream_collapse_op {
     int32_t rows, dim, streams;
     float norm_eps;
-    const uint16_t *x;      /* [R, C, D] bf16 */
-    const float *mix;       /* [R, C] */
-    const uint16_t *weight; /* [D] bf16 */
-    uint16_t *collapsed;    /* [R, D] bf16: u; may be null */
-    uint16_t *normed;       /* [R, D] bf16: y */
+    const uint16_t *x;        /* [R, C, D] bf16 */
+    const float *mix;         /* [R, C] */
+    const uint16_t *weight;   /* [D] bf16 */
+    uint16_t *collapsed;      /* [R, D] bf16: u; may be null */
+    int32_t collapsed_stride; /* elements from one row of u to the next; 0: D */
+    uint16_t *normed;         /* [R, D] bf16: y */
 };
 
 /* X'_k = bf16(post_k y + sum_j comb[j,k] X_j), in place. Spec 3.2 step 6. */

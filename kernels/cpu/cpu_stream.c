@@ -151,7 +151,8 @@ static void collapse_row(struct cpu *cpu, const void *argument, int32_t row, int
         v_store_bf16(y + i, sum);
     }
     if (op->collapsed != NULL) {
-        memcpy(op->collapsed + (size_t)row * dim, y, dim * sizeof *y);
+        size_t stride = op->collapsed_stride == 0 ? dim : (size_t)op->collapsed_stride;
+        memcpy(op->collapsed + (size_t)row * stride, y, dim * sizeof *y);
     }
     norm_row_of(y, op->weight, op->dim, op->norm_eps, y);
 }
