@@ -35,6 +35,10 @@ static size_t engram_columns(const struct model_config *config) {
                : (size_t)config->engram_heads * (size_t)(config->engram_ngram_max - 1);
 }
 
+static int32_t larger(int32_t a, int32_t b) {
+    return a > b ? a : b;
+}
+
 static int32_t logit_rows_max(const struct forward_options *options) {
     return options->rows_max < FORWARD_LOGIT_ROWS_MAX ? options->rows_max : FORWARD_LOGIT_ROWS_MAX;
 }
@@ -113,8 +117,9 @@ static void buffers_take_experts(
     size_t columns = engram_columns(config);
     size_t engram = columns * (size_t)config->engram_dim;
     size_t kv = columns == 0 ? 0 : (size_t)(config->streams + 1) * (size_t)config->hidden;
-    size_t chosen = (size_t)config->experts_chosen;
-    out->router_logits = arena_take(arena, rows * (size_t)config->experts, sizeof(float));
+    size_t chosen = (size_t)larger(config->experts_chosen, config->draft_experts_chosen);
+    size_t experts = (size_t)larger(config->experts, config->draft_experts);
+    out->router_logits = arena_take(arena, rows * experts, sizeof(float));
     out->expert_ids = arena_take(arena, rows * chosen, sizeof(int32_t));
     out->expert_weights = arena_take(arena, rows * chosen, sizeof(float));
     out->engram_ids = arena_take(arena, rows * columns, sizeof(int64_t));
@@ -191,6 +196,7 @@ static int32_t widest_row(const struct model_config *config) {
         config->q_lora,
         config->expert_hidden,
         (int64_t)engram_columns(config) * config->engram_dim,
+        (int64_t)config->draft_target_count * config->hidden,
     };
     int64_t widest = 0;
     for (size_t i = 0; i < COUNT_OF(widths); i++) {
@@ -210,8 +216,8 @@ void forward_backend_options(
         .dim_max = widest_row(config),
         .context_max = context_max,
         .model_dim = config->hidden,
-        .experts = config->experts,
-        .experts_chosen = config->experts_chosen,
+        .experts = larger(config->experts, config->draft_experts),
+        .experts_chosen = larger(config->experts_chosen, config->draft_experts_chosen),
         .expert_hidden = config->expert_hidden,
         .heads = config->heads,
         .head_dim = config->head_dim,

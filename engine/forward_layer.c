@@ -360,23 +360,27 @@ void forward_compress(struct forward *forward, int32_t layer) {
     backend_entry_store(forward->backend, &op);
 }
 
-void forward_window(struct forward *forward, int32_t layer) {
+void forward_window_records(struct forward *forward, int32_t layer) {
     const struct model_config *config = forward->config;
     struct forward_buffers *b = &forward->buffers;
     const struct attention_weights *weights = weights_of(forward, layer);
+    quantize(forward, config->hidden, b->normed, &b->normed_q);
+    linear(forward, &weights->wkv, 1, b->normed, &b->normed_q, DTYPE_BF16, b->window_latent);
+    norm(forward, config->head_dim, b->window_latent, weights->kv_norm);
+    rotate_at_rows(forward, layer, 1, config->head_dim, false, b->window_latent);
+    struct window_pack_op op = {
+        .rows = forward->stage.rows,
+        .dim = config->head_dim,
+        .x = b->window_latent,
+        .records = b->window_records,
+    };
+    backend_window_pack(forward->backend, &op);
+}
+
+void forward_window(struct forward *forward, int32_t layer) {
     narrow(forward, layer, &forward->window_stages[layer], false);
     if (forward->stage.rows > 0) {
-        quantize(forward, config->hidden, b->normed, &b->normed_q);
-        linear(forward, &weights->wkv, 1, b->normed, &b->normed_q, DTYPE_BF16, b->window_latent);
-        norm(forward, config->head_dim, b->window_latent, weights->kv_norm);
-        rotate_at_rows(forward, layer, 1, config->head_dim, false, b->window_latent);
-        struct window_pack_op op = {
-            .rows = forward->stage.rows,
-            .dim = config->head_dim,
-            .x = b->window_latent,
-            .records = b->window_records,
-        };
-        backend_window_pack(forward->backend, &op);
+        forward_window_records(forward, layer);
     }
     narrow(forward, layer, &forward->full_stages[layer], true);
 }
@@ -457,6 +461,10 @@ void forward_select(struct forward *forward, int32_t layer) {
     backend_index_select(forward->backend, &op);
 }
 
+float forward_attention_scale(const struct model_config *config) {
+    return (float)(1.0 / sqrt((double)config->head_dim));
+}
+
 void forward_attend(struct forward *forward, int32_t layer) {
     const struct model_config *config = forward->config;
     const struct layer_plan *plan = &config->plan[layer];
@@ -468,7 +476,7 @@ void forward_attend(struct forward *forward, int32_t layer) {
         .dim = config->head_dim,
         .window = config->window,
         .topk = has_entries ? config->index_topk : 0,
-        .scale = (float)(1.0 / sqrt((double)config->head_dim)),
+        .scale = forward_attention_scale(config),
         .segments = forward->full_stages[layer].segments,
         .fresh_segments = forward->window_stages[layer].segments,
         .views = views_of(forward, layer),
@@ -530,11 +538,14 @@ void forward_experts(struct forward *forward, int32_t layer) {
     const struct model_config *config = forward->config;
     const struct layer_weights *weights = &forward->model->layers[layer];
     struct forward_buffers *b = &forward->buffers;
+    bool is_draft = layer >= config->layers;
+    int32_t count = is_draft ? config->draft_experts : config->experts;
+    int32_t chosen = is_draft ? config->draft_experts_chosen : config->experts_chosen;
     linear(forward, &weights->router, 1, b->normed, NULL, DTYPE_F32, b->router_logits);
     struct route_op route = {
         .rows = forward->stage.rows,
-        .experts = config->experts,
-        .chosen = config->experts_chosen,
+        .experts = count,
+        .chosen = chosen,
         .routed_scale = (float)config->routed_scale,
         .logits = b->router_logits,
         .bias = weights->router_bias,
@@ -547,8 +558,8 @@ void forward_experts(struct forward *forward, int32_t layer) {
         .rows = forward->stage.rows,
         .dim = config->hidden,
         .hidden = config->expert_hidden,
-        .experts = config->experts,
-        .chosen = config->experts_chosen,
+        .experts = count,
+        .chosen = chosen,
         .limit = (float)config->swiglu_limit,
         .x = b->normed_q,
         .ids = b->expert_ids,

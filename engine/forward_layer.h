@@ -127,6 +127,8 @@ static inline size_t forward_stage_count(const struct model_config *config, bool
     return (drafts ? 4 : 2) * (size_t)config->layers + (drafts ? 3 : 2);
 }
 
+/* What attention scores are multiplied with: d^(-1/2). */
+float forward_attention_scale(const struct model_config *config);
 /* Rotary frequencies [r/2] of the main or the compress set. */
 void forward_frequencies(const struct model_config *config, bool compress, float *out);
 
@@ -160,13 +162,16 @@ void forward_window(struct forward *forward, int32_t layer);
 void forward_query(struct forward *forward, int32_t layer);
 /* query_latent, normed -> selected (and pool) when the layer selects for itself. */
 void forward_select(struct forward *forward, int32_t layer);
+/* normed -> window_records of the rows present. */
+void forward_window_records(struct forward *forward, int32_t layer);
 /* query, windows and entries -> attended (before the inverse rotation); commits the windows. */
 void forward_attend(struct forward *forward, int32_t layer);
 /* attended -> output. */
 void forward_project(struct forward *forward, int32_t layer);
 /* The whole of attention, normed -> output. */
 void forward_attention(struct forward *forward, int32_t layer);
-/* normed -> output. */
+/* normed -> output; `layer` may be that of a draft stage, here and where windows, queries and outputs
+ * are computed. */
 void forward_experts(struct forward *forward, int32_t layer);
 /* All of a layer. */
 void forward_layer(struct forward *forward, int32_t layer);

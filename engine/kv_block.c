@@ -52,6 +52,14 @@ kv_layout_make(const struct model_config *config, struct kv_layout *out, struct 
     return OK;
 }
 
+void kv_layout_add_draft(const struct model_config *config, struct kv_layout *layout) {
+    ASSERT(layout->draft_ring_count == 0);
+    size_t slots = (size_t)config->window + (size_t)config->draft_block;
+    layout->draft_ring_count = config->draft_layers;
+    layout->draft_ring_bytes = round_up(slots * window_record_bytes(config->head_dim));
+    layout->state_bytes += (size_t)layout->draft_ring_count * layout->draft_ring_bytes;
+}
+
 uint64_t kv_layout_token_bytes(const struct kv_layout *layout) {
     return layout->block_bytes / KV_BLOCK_TOKENS;
 }

@@ -24,14 +24,28 @@ struct kv_layout {
     size_t block_bytes;
     size_t ring_bytes;    /* one layer: W window records, rounded up to 64 */
     size_t pending_bytes; /* one source: kv and score, [2, d] FP32 */
-    size_t state_bytes;   /* one sequence: rings of all layers, then all pending pairs */
+    /* Of draft stages; 0 without. A ring has W + B slots: while B draft rows are looked at with the W
+     * rows before them, they stand in the slots of rows that nothing sees any more. */
+    int32_t draft_ring_count;
+    size_t draft_ring_bytes;
+    size_t state_bytes; /* one sequence: rings of all layers, of draft stages, all pending pairs */
 };
 
 /* Expected errors: UNSUPPORTED (dimensions that do not divide into the record formats). */
 MUST_CHECK result
 kv_layout_make(const struct model_config *config, struct kv_layout *out, struct error *error);
+/* Adds the rings of the configuration's draft stages to the window state. For a model that has their
+ * weights, when drafts are to be made. */
+void kv_layout_add_draft(const struct model_config *config, struct kv_layout *layout);
 /* Bytes per token as allocated: block_bytes / KV_BLOCK_TOKENS. */
 uint64_t kv_layout_token_bytes(const struct kv_layout *layout);
+
+/* Which rows the draft rings hold: positions [first, end), of which the last W count. Goes wherever
+ * the window state goes; {0, 0} for an empty, rebuilt or lost one. What is missing costs accepted
+ * drafts, never a bit of the output. Written by draft_commit. */
+struct kv_draft_rows {
+    int32_t first, end;
+};
 
 /* One context's caches. `computed` positions have their entries, windows and pending pair stored;
  * ids up to `length` are known. While windows are rebuilt after a cache hit, `computed` is below
@@ -43,12 +57,14 @@ struct kv_sequence {
     int32_t kept;          /* H: the write floor; 0 for a sequence that started cold */
     int32_t decoder_floor; /* decoder rings hold nothing valid below this position */
     int32_t source_floor;  /* the same for the ring of the first decoder layer */
+    struct kv_draft_rows draft;
     /* the rest belongs to kv_sequence.c */
     int32_t block_count;
     int32_t *numbers;        /* [blocks_max] of its blocks in the pool */
     uint8_t **blocks;        /* [blocks_max] their addresses, host copy */
     uint8_t **device_blocks; /* [blocks_max] what ops read */
-    uint8_t *state;    /* state_bytes: rings, then pending pairs; null: without a window slot */
+    uint8_t
+        *state; /* state_bytes: rings, draft rings, pending pairs; null: without a window slot */
     int32_t committed; /* tokens whose blocks are promised; 0: none */
     int32_t promised;  /* blocks that this still takes, at most */
     bool used;
@@ -260,6 +276,10 @@ void kv_cache_read_compressed(
 /* Ring of a layer of a sequence with a window slot: [W] window records, position p in slot p mod W. */
 uint8_t *
 kv_cache_ring(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t layer);
+/* Ring of a draft stage: [W + B] window records, position p in slot p mod (W + B). */
+uint8_t *kv_cache_draft_ring(
+    const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t stage
+);
 /* Pending pair of a source (index into kv_sources): [2, d]; null at ratio 1. */
 float *
 kv_cache_pending(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t source);

@@ -177,6 +177,7 @@ struct kv_sequence *kv_cache_acquire_idle(struct kv_cache *cache) {
             sequence->kept = 0;
             sequence->decoder_floor = 0;
             sequence->source_floor = 0;
+            sequence->draft = (struct kv_draft_rows){0};
             return sequence;
         }
     }
@@ -310,6 +311,7 @@ struct kv_sequence *kv_cache_fork(struct kv_cache *cache, const struct kv_sequen
     child->kept = parent->kept;
     child->decoder_floor = parent->decoder_floor;
     child->source_floor = parent->source_floor;
+    child->draft = parent->draft;
     for (int32_t b = 0; b < blocks; b++) {
         kv_block_share(cache, parent->numbers[b]);
         enter(cache, parent->numbers[b]);
@@ -347,6 +349,7 @@ void kv_cache_adopt(
     sequence->computed = adoption->start;
     sequence->decoder_floor = 0;
     sequence->source_floor = adoption->start;
+    sequence->draft = (struct kv_draft_rows){0};
     upload_table(cache, sequence, 0, blocks);
     renew_promise(cache, sequence);
 }
@@ -579,6 +582,16 @@ uint8_t *
 kv_cache_ring(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t layer) {
     ASSERT(sequence->state != NULL);
     return sequence->state + (size_t)layer * cache->layout.ring_bytes;
+}
+
+uint8_t *kv_cache_draft_ring(
+    const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t stage
+) {
+    const struct kv_layout *layout = &cache->layout;
+    ASSERT(stage >= 0 && stage < layout->draft_ring_count);
+    size_t pending = (size_t)layout->pending_count * layout->pending_bytes;
+    size_t behind = (size_t)(layout->draft_ring_count - stage) * layout->draft_ring_bytes;
+    return sequence->state + (layout->state_bytes - pending - behind);
 }
 
 float *

@@ -314,6 +314,7 @@ static struct kv_snapshot describe(
         .expected_ms = about->expected_ms,
         .position = position,
         .decoder_floor = sequence->decoder_floor,
+        .draft = about->kind == KV_SNAPSHOT_FULL ? sequence->draft : (struct kv_draft_rows){0},
         .tail_count = tail,
         .tail_block = -1,
         .captured_ms = now_ms,
@@ -473,6 +474,7 @@ bool kv_window_restore(
     if (kind == KV_SNAPSHOT_FULL) {
         backend->upload(backend, sequence->state, from, layout->state_bytes);
         sequence->decoder_floor = snapshot->decoder_floor;
+        sequence->draft = snapshot->draft;
     } else {
         size_t rings = encoder_rings(&pool->options);
         size_t end = rings_end(layout);
@@ -480,6 +482,7 @@ bool kv_window_restore(
         backend->upload(backend, sequence->state, from, rings);
         backend->upload(backend, sequence->state + end, from + pending, layout->state_bytes - end);
         sequence->decoder_floor = 0;
+        sequence->draft = (struct kv_draft_rows){0};
     }
     sequence->source_floor = snapshot->has_source_ring ? 0 : snapshot->position;
     snapshot->used_ms = now_ms;

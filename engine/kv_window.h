@@ -33,6 +33,7 @@ struct kv_snapshot {
     uint64_t id;      /* never 0, never used twice */
     int32_t position; /* S: tokens computed */
     int32_t decoder_floor;
+    struct kv_draft_rows draft; /* FULL only */
     bool has_source_ring; /* the ring of layer E holds the last W - 1 positions (FULL: always) */
     int32_t tail_count;   /* S mod 128 */
     int32_t tail[KV_BLOCK_TOKENS]; /* ids of [S - tail_count, S) */

@@ -232,6 +232,9 @@ static result check_files(
     TRY(check_part(&check.draft, "draft stages", error));
     TRY(check_part(&check.vision, "vision tower", error));
     TRY(check_surplus(&check, error));
+    if (model != NULL) {
+        model->has_draft = check.draft.present > 0;
+    }
     check.size.shards = safetensors_shard_count(files);
     check.size.file_bytes = safetensors_file_bytes(files);
     *size = check.size;
@@ -310,16 +313,18 @@ make_digest(const char *directory, struct view config, struct model *model, stru
 
 static result allocate_roles(struct model *model, struct error *error) {
     const struct model_config *c = &model->config;
-    size_t layers = (size_t)c->layers;
+    size_t backbone = (size_t)c->layers;
+    size_t layers = backbone + (size_t)c->draft_layers;
     model->layers = calloc(layers, sizeof *model->layers);
     model->engram = calloc((size_t)c->engram_count + 1, sizeof *model->engram);
     if (model->layers == NULL || model->engram == NULL) {
         FAIL(error, MEMORY, "no memory for %zu layers", layers);
     }
     for (size_t l = 0; l < layers; l++) {
-        struct expert_weights *routed = calloc((size_t)c->experts, sizeof *routed);
+        int32_t experts = l < backbone ? c->experts : c->draft_experts;
+        struct expert_weights *routed = calloc((size_t)experts, sizeof *routed);
         if (routed == NULL) {
-            FAIL(error, MEMORY, "no memory for %d experts", c->experts);
+            FAIL(error, MEMORY, "no memory for %d experts", experts);
         }
         model->layers[l].routed = routed;
     }
@@ -356,7 +361,8 @@ void model_close(struct model *model) {
     if (model == NULL) {
         return;
     }
-    for (int32_t l = 0; model->layers != NULL && l < model->config.layers; l++) {
+    int32_t layers = model->config.layers + model->config.draft_layers;
+    for (int32_t l = 0; model->layers != NULL && l < layers; l++) {
         free(model->layers[l].routed);
     }
     free(model->layers);

@@ -53,10 +53,11 @@ struct model_config {
     int64_t engram_rows[MODEL_LAYERS_MAX];
     int32_t engram_ngram_max, engram_heads, engram_dim, engram_pad_id, engram_compressed_vocabulary;
     int64_t engram_vocabulary; /* start of the prime search */
-    /* draft stages and vision tower: their weights are checked when present, not used yet */
+    /* Draft stages (spec 3.14) are the blocks [layers, layers + draft_layers) of plan[]. */
     int32_t draft_layers, draft_block, draft_experts, draft_experts_chosen, draft_markov_rank;
     int32_t draft_noise_id, draft_target_count;
     int32_t draft_targets[MODEL_LAYERS_MAX]; /* layers whose input the draft stages are fed with */
+    /* vision tower: its weights are checked when present, not used yet */
     int32_t vision_layers, vision_hidden, vision_heads, vision_intermediate, vision_patch,
         vision_downsample;
     struct layer_plan plan[MODEL_LAYERS_MAX];
@@ -106,12 +107,22 @@ struct engram_weights {
     const uint16_t *query_weight, *key_weight; /* [C, D] */
 };
 
+/* What the draft stages have beside their blocks; embedding and head are the backbone's. */
+struct draft_weights {
+    struct weight main_proj;                 /* [D, targets D] */
+    const uint16_t *main_norm, *norm;        /* [D] bf16: of main_x, before the head */
+    struct weight markov_embed, markov_head; /* BF16 [V, rank] */
+    struct weight confidence;                /* BF16 [1, D + rank] */
+};
+
 struct model {
     struct model_config config;
     struct weight embed, head;     /* BF16 [V, D] */
     const uint16_t *norm;          /* [D] */
-    struct layer_weights *layers;  /* [layers] */
+    struct layer_weights *layers;  /* [layers + draft_layers]: the draft stages' behind */
     struct engram_weights *engram; /* [engram_count] */
+    bool has_draft;                /* the checkpoint has the draft stages' weights */
+    struct draft_weights draft;    /* when has_draft */
     char digest
         [65]; /* SHA-256 hex over config, tokenizer and the shards' names, sizes and headers */
     struct safetensors *files; /* mappings */

@@ -285,6 +285,14 @@ static result read_draft(struct json_value text, struct model_config *c, struct 
             c->vocabulary
         );
     }
+    if (c->draft_markov_rank % 32 != 0) {
+        FAIL(
+            error,
+            UNSUPPORTED,
+            "'dspark_markov_rank' is %d, this engine knows multiples of 32",
+            c->draft_markov_rank
+        );
+    }
     if (c->draft_experts_chosen > c->draft_experts) {
         FAIL(
             error,
@@ -566,6 +574,10 @@ static result make_plan(struct json_value text, struct model_config *c, struct e
     for (int32_t l = 0; l < c->layers; l++) {
         TRY(plan_layer(c, l, index_sources, index_count, &state, error));
         c->plan[l].engram = -1;
+    }
+    for (int32_t l = c->layers; l < c->layers + c->draft_layers; l++) {
+        c->plan[l] = (struct layer_plan
+        ){.mode = LAYER_WINDOW, .source = -1, .select_layer = -1, .engram = -1, .decoder = true};
     }
     for (int32_t i = 0; i < c->engram_count; i++) {
         // Decoder layers run only trailing rows and the last KV source projects all of them, so an

@@ -262,28 +262,47 @@ static void walk_engram(struct walk *w, int32_t slot, struct engram_weights *eng
     bf16_plain(w, key, c->streams, c->hidden, "engram.k_weight");
 }
 
-/* ---- draft stages and vision tower: checked, not used yet ---- */
+/* ---- draft stages ---- */
 
-static void walk_draft(struct walk *w) {
+static void walk_draft_input(struct walk *w, struct draft_weights *d) {
     const struct model_config *c = w->config;
+    struct weight *proj = d == NULL ? NULL : &d->main_proj;
+    w->group = MODEL_GROUP_DRAFT_INPUT;
+    fp8_matrix(w, proj, c->hidden, c->draft_target_count * c->hidden, "main_proj");
+    bf16_plain(w, d == NULL ? NULL : &d->main_norm, c->hidden, 0, "main_norm.weight");
+}
+
+static void walk_draft_heads(struct walk *w, struct draft_weights *d) {
+    const struct model_config *c = w->config;
+    int32_t rank = c->draft_markov_rank;
+    w->group = MODEL_GROUP_DRAFT_HEADS;
+    bf16_plain(w, d == NULL ? NULL : &d->norm, c->hidden, 0, "norm.weight");
+    struct weight *embed = d == NULL ? NULL : &d->markov_embed;
+    bf16_matrix(w, embed, c->vocabulary, rank, "markov_head.embed");
+    struct weight *head = d == NULL ? NULL : &d->markov_head;
+    bf16_matrix(w, head, c->vocabulary, rank, "markov_head.head");
+    struct weight *confidence = d == NULL ? NULL : &d->confidence;
+    bf16_matrix(w, confidence, 1, c->hidden + rank, "confidence_head.proj");
+}
+
+static void walk_draft(struct walk *w, struct model *model) {
+    const struct model_config *c = w->config;
+    struct draft_weights *draft = model == NULL ? NULL : &model->draft;
     w->need = TENSOR_DRAFT;
     for (int32_t stage = 0; stage < c->draft_layers && is_ok(w->status); stage++) {
+        struct layer_weights *block = model == NULL ? NULL : &model->layers[c->layers + stage];
         set_prefix(w, "mtp.%d.", stage);
-        walk_block(w, NULL, c->draft_experts, &draft_groups);
+        walk_block(w, block, c->draft_experts, &draft_groups);
         if (stage == 0) {
-            w->group = MODEL_GROUP_DRAFT_INPUT;
-            fp8_matrix(w, NULL, c->hidden, c->draft_target_count * c->hidden, "main_proj");
-            bf16_plain(w, NULL, c->hidden, 0, "main_norm.weight");
+            walk_draft_input(w, draft);
         }
         if (stage == c->draft_layers - 1) {
-            w->group = MODEL_GROUP_DRAFT_HEADS;
-            bf16_plain(w, NULL, c->hidden, 0, "norm.weight");
-            bf16_matrix(w, NULL, c->vocabulary, c->draft_markov_rank, "markov_head.embed");
-            bf16_matrix(w, NULL, c->vocabulary, c->draft_markov_rank, "markov_head.head");
-            bf16_matrix(w, NULL, 1, c->hidden + c->draft_markov_rank, "confidence_head.proj");
+            walk_draft_heads(w, draft);
         }
     }
 }
+
+/* ---- vision tower: checked, not used yet ---- */
 
 static void walk_vision(struct walk *w) {
     const struct model_config *c = w->config;
@@ -353,7 +372,7 @@ result weights_walk(
             walk_engram(&walk, slot, model == NULL ? NULL : &model->engram[slot]);
         }
     }
-    walk_draft(&walk);
+    walk_draft(&walk, model);
     if (config->vision_layers > 0) {
         walk_vision(&walk);
     }
