@@ -64,8 +64,8 @@ node_removed(void *context, const struct kv_prefix_node *node, enum kv_prefix_mi
     }
 }
 
-/* A live sequence can always grow, whatever is leased. The pool has a share of blocks_max for each
- * slot of a sequence. A leased node's path consists of blocks that a sequence refers to itself
+/* A live sequence can always grow, whatever is leased, when the pool has a share of blocks_max for each
+ * sequence; with fewer, as far as it was promised by kv_cache_commit. A leased node's path consists of blocks that a sequence refers to itself
  * (what it filed or adopted, equal blocks swapped for those of the tree), or, while a prompt waits
  * for blocks of a tier, of at most the share that it does not use yet. So blocks that nothing here
  * lets go of are never more than the shares, and what a sequence asks for lies within its own:

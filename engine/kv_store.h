@@ -74,6 +74,7 @@ struct kv_binding {
     bool is_abandoned;
     bool is_waiting;                      /* for blocks from a tier */
     int64_t expected_ms;                  /* of a return; INT64_MAX: unknown */
+    uint64_t parked;                      /* ticket of its window state; 0: none */
     uint64_t ticket;                      /* of the read in flight; 0: none */
     int32_t reads;                        /* started so far */
     bool is_read_out;                     /* no more reads for this prompt */
@@ -115,10 +116,12 @@ MUST_CHECK result kv_store_check_contract(
 
 enum kv_begin {
     KV_BEGIN_READY,
-    KV_BEGIN_WAIT /* blocks are on their way from a tier: ask again after a kv_store_poll */
+    KV_BEGIN_WAIT,  /* blocks are on their way from a tier: ask again after a kv_store_poll */
+    KV_BEGIN_WINDOW /* all is there but a window slot: ask again when one is free */
 };
 /* Gives an empty sequence what is cached of its prompt: blocks, their ids, window state; `computed`
- * is where rows start, `kept` the hit. The caller reserves and appends the rest of the prompt.
+ * is where rows start, `kept` the hit. The caller reserves and appends the rest of the prompt. A
+ * sequence without a window slot gets one when the blocks are there.
  * Never fails: what is not usable, or has no memory to be read back, is a miss. */
 enum kv_begin kv_store_begin(
     struct kv_store *store,
@@ -140,7 +143,8 @@ int32_t kv_store_rows(const struct kv_binding *binding, int32_t rows);
 /* After a step of the sequence: files blocks that became whole, takes snapshots, starts a replay
  * of a contract. `computed` may be lower afterwards. */
 void kv_store_advance(struct kv_store *store, struct kv_binding *binding, int64_t now_ms);
-/* `child` is to a fork of the parent's sequence what the parent's binding is to the parent's. */
+/* `child` is to a fork of the parent's sequence what the parent's binding is to the parent's. A parked
+ * parent's state is shared; a child that got no window slot has the state parked, when there is room. */
 void kv_store_fork(
     struct kv_store *store,
     struct kv_binding *parent,
@@ -159,6 +163,49 @@ void kv_store_tell(
  * its lease. The binding is zero afterwards. Constant time. */
 void kv_store_end(struct kv_store *store, struct kv_binding *binding, int64_t now_ms);
 
+/* ---- sequences that take turns ---- */
+
+/* Between two steps: takes a bound sequence's window slot away and keeps its window state in the
+ * snapshot pool, if there is room; the rest of the sequence stays. `is_preempted`: it goes on as soon
+ * as it may, so its state goes last under pressure; else it waits, as long as kv_store_tell said.
+ * Nothing happens to one without a slot. Costs a copy of state_bytes. */
+void kv_store_park(
+    struct kv_store *store, struct kv_binding *binding, bool is_preempted, int64_t now_ms
+);
+/* What a sequence that goes on has to do. */
+struct kv_resumption {
+    bool
+        is_rebuilt; /* its state was dropped: rows below `kept` run again for their windows alone */
+    int32_t start;  /* first row that runs: `computed` */
+    int32_t kept;   /* rows from here on are new ones */
+};
+/* A bound sequence without a window slot gets one, and its state back. When that was dropped, rows run
+ * again from an earlier `computed` on, as a prompt's that ends at `prompt_end` (>= its length: the
+ * end of its prompt, or its length when it decodes): every forward_segment up to there says so, and
+ * its window mode is binding->is_replay's. The results are those of a sequence that was never parked,
+ * bit for bit, whatever replays it depends on. After kv_store_extend, when the sequence goes on by a
+ * prompt. False when no window slot is free: nothing has happened. */
+MUST_CHECK bool kv_store_resume(
+    struct kv_store *store,
+    struct kv_binding *binding,
+    int32_t prompt_end,
+    int64_t now_ms,
+    struct kv_resumption *out
+);
+
+/* Promise P7: blocks that a generation may still take (prompt and tokens_max) are promised before it
+ * begins, or it does not begin: kv_cache_commit, which see. For the first prompt of a sequence before
+ * kv_store_begin. `tokens` 0 takes the promise back: to be called when a generation ends. */
+MUST_CHECK bool
+kv_store_commit(struct kv_store *store, struct kv_sequence *sequence, int32_t tokens);
+/* The numbers for whoever is not admitted: kv_cache_need. */
+void kv_store_need(
+    const struct kv_store *store,
+    const struct kv_sequence *sequence,
+    int32_t tokens,
+    struct kv_need *out
+);
+
 /* Completions of reads, writing behind, lifetimes: after each step, and when idle. Returns when it
  * wants to be called again; INT64_MAX: when something else happens. */
 int64_t kv_store_poll(struct kv_store *store, int64_t now_ms);
@@ -174,7 +221,10 @@ struct kv_store_counts {
     uint64_t lookups, prompt_tokens, reused_tokens, rebuilt_tokens;
     uint64_t misses[KV_PREFIX_MISSES];
     uint64_t restored_host_blocks, restored_disk_blocks;
-    uint64_t refiled; /* paths filed again because their node was gone */
+    uint64_t refiled;         /* paths filed again because their node was gone */
+    uint64_t parked, resumed; /* by kv_store_park and kv_store_resume; forks of parked ones count */
+    uint64_t resumed_rebuilt; /* of resumed, those whose state was gone */
+    uint64_t resumed_rows;    /* that these run again; not in rebuilt_tokens */
 };
 void kv_store_count(const struct kv_store *store, struct kv_store_counts *out);
 /* Whether tree and pool agree. Expected errors: CORRUPT. For tests. */

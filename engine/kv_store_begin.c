@@ -478,6 +478,9 @@ enum kv_begin kv_store_begin(
     } else {
         find.match.miss = KV_PREFIX_MISS_NEVER_COMPUTED;
     }
+    if (sequence->state == NULL && !kv_cache_window_acquire(store->options.cache, sequence)) {
+        return KV_BEGIN_WINDOW;
+    }
     bind(store, binding, sequence, &find);
     bool replays = wish.is_replay && find.snapshot == 0 && find.hit > store->options.window;
     if (find.hit > 0) {

@@ -83,6 +83,11 @@ void kv_store_start_replay(struct kv_store *store, struct kv_binding *binding, i
 /* Where the next snapshot inside the prompt is due. */
 void kv_store_plan_cut(const struct kv_store *store, struct kv_binding *binding);
 
+/* The child of a fork without a window slot shares the parent's parked state, or has one parked. */
+void kv_store_fork_parked(
+    struct kv_store *store, const struct kv_binding *parent, struct kv_binding *child
+);
+
 /* The lease moves to the binding's node, or begins there; without one when the node is gone. */
 void kv_store_hold_lease(struct kv_store *store, struct kv_binding *binding);
 

@@ -109,7 +109,13 @@ capture(struct kv_store *store, struct kv_binding *binding, enum kv_snapshot_kin
         .has_decoder_lineage = kind == KV_SNAPSHOT_FULL && binding->has_decoder_lineage,
         .expected_ms = binding->expected_ms,
     };
-    uint64_t id = kv_window_capture(store->windows, sequence, &about, store->now_ms);
+    uint64_t id = 0;
+    if (sequence->state != NULL) {
+        id = kv_window_capture(store->windows, sequence, &about, store->now_ms);
+    } else {
+        id = kv_window_file(store->windows, binding->parked, sequence, &about, store->now_ms);
+        binding->parked = 0;
+    }
     if (id != 0 && binding->replay_count > 0) {
         remember_replays(store, binding, id);
     }
@@ -254,6 +260,7 @@ void kv_store_fork(
     child->lease = 0;
     child->is_abandoned = false;
     child->expected_ms = INT64_MAX;
+    kv_store_fork_parked(store, parent, child);
     kv_store_hold_lease(store, child);
     if (parent->lease != 0 && !store->options.ignores_events) {
         kv_prefix_tell(store->tree, parent->lease, KV_PREFIX_FORKED, 0, store->now_ms);
@@ -278,6 +285,7 @@ void kv_store_tell(
         back_ms = INT64_MAX;
     }
     binding->expected_ms = back_ms;
+    kv_window_expect(store->windows, binding->parked, back_ms, store->now_ms);
     if (binding->sequence == NULL || binding->lease == 0) {
         return;
     }
@@ -307,6 +315,7 @@ void kv_store_end(struct kv_store *store, struct kv_binding *binding, int64_t no
         bool is_complete = sequence->computed >= binding->complete;
         capture(store, binding, is_complete ? KV_SNAPSHOT_FULL : KV_SNAPSHOT_ENCODER);
     }
+    kv_window_leave(store->windows, binding->parked);
     if (binding->lease != 0) {
         kv_prefix_release(store->tree, binding->lease, store->now_ms);
     }

@@ -11,10 +11,15 @@
 #define EXPECTED_MAX_MS 3600000 /* memory is not held longer than this for an announced return */
 
 struct slot {
-    struct kv_snapshot snapshot; /* id 0: free */
+    struct kv_snapshot snapshot; /* id 0: none */
     uint32_t generation;
     int32_t next; /* in its bucket, or in the free list; -1: none */
     size_t touched;
+    /* A parked state, which a snapshot may share when its sequence ended and a fork did not. */
+    uint64_t ticket; /* 0: none */
+    int32_t holders; /* sequences that have it */
+    int32_t position;
+    int64_t expected_ms, parked_ms;
 };
 
 struct kv_window {
@@ -182,6 +187,15 @@ static void index_remove(struct kv_window *pool, int32_t number) {
     *at = pool->slots[number].next;
 }
 
+/* The slot of a parked state, or -1. */
+static int32_t slot_of_ticket(const struct kv_window *pool, uint64_t ticket) {
+    uint64_t number = (ticket & UINT32_MAX) - 1;
+    if (ticket == 0 || number >= (uint64_t)pool->counts.slots) {
+        return -1;
+    }
+    return pool->slots[number].ticket == ticket ? (int32_t)number : -1;
+}
+
 /* The slot of a live snapshot, or -1. */
 static int32_t slot_of(const struct kv_window *pool, uint64_t id) {
     uint64_t number = (id & UINT32_MAX) - 1;
@@ -198,13 +212,17 @@ static int64_t add_ms(int64_t time_ms, int64_t more_ms) {
     return __builtin_add_overflow(time_ms, more_ms, &sum) ? INT64_MAX : sum;
 }
 
-static int64_t expiry_of(const struct kv_window *pool, const struct kv_snapshot *snapshot) {
-    int64_t base = snapshot->used_ms;
-    if (snapshot->expected_ms != INT64_MAX && snapshot->expected_ms > base) {
+static int64_t expiry_at(const struct kv_window *pool, int64_t used_ms, int64_t expected_ms) {
+    int64_t base = used_ms;
+    if (expected_ms != INT64_MAX && expected_ms > base) {
         int64_t latest = add_ms(base, EXPECTED_MAX_MS);
-        base = snapshot->expected_ms < latest ? snapshot->expected_ms : latest;
+        base = expected_ms < latest ? expected_ms : latest;
     }
     return add_ms(base, pool->options.lifetime_ms);
+}
+
+static int64_t expiry_of(const struct kv_window *pool, const struct kv_snapshot *snapshot) {
+    return expiry_at(pool, snapshot->used_ms, snapshot->expected_ms);
 }
 
 static bool
@@ -212,8 +230,16 @@ is_expired(const struct kv_window *pool, const struct kv_snapshot *snapshot, int
     return expiry_of(pool, snapshot) <= now_ms;
 }
 
-/* Frees the slot. Returns whether its tail block became free. */
-static bool drop_slot(struct kv_window *pool, int32_t number) {
+static void free_unused(struct kv_window *pool, int32_t number) {
+    struct slot *slot = &pool->slots[number];
+    if (slot->snapshot.id == 0 && slot->ticket == 0) {
+        slot->next = pool->free;
+        pool->free = number;
+    }
+}
+
+/* Drops the slot's snapshot. Returns whether its tail block became free. */
+static bool drop_snapshot(struct kv_window *pool, int32_t number) {
     struct slot *slot = &pool->slots[number];
     bool freed = false;
     ASSERT(slot->snapshot.id != 0);
@@ -228,9 +254,26 @@ static bool drop_slot(struct kv_window *pool, int32_t number) {
         pool->counts.encoder--;
     }
     slot->snapshot.id = 0;
-    slot->next = pool->free;
-    pool->free = number;
+    free_unused(pool, number);
     return freed;
+}
+
+/* One holder less. */
+static void leave(struct kv_window *pool, int32_t number) {
+    struct slot *slot = &pool->slots[number];
+    ASSERT(slot->holders > 0);
+    if (--slot->holders == 0) {
+        slot->ticket = 0;
+        pool->counts.parked--;
+        free_unused(pool, number);
+    }
+}
+
+static void drop_parked(struct kv_window *pool, int32_t number) {
+    pool->counts.parks_lost++;
+    while (pool->slots[number].holders > 0) {
+        leave(pool, number);
+    }
 }
 
 int64_t kv_window_advance(struct kv_window *pool, int64_t now_ms) {
@@ -245,7 +288,7 @@ int64_t kv_window_advance(struct kv_window *pool, int64_t now_ms) {
         }
         int64_t expiry_ms = expiry_of(pool, snapshot);
         if (expiry_ms <= now_ms) {
-            (void)drop_slot(pool, i);
+            (void)drop_snapshot(pool, i);
             pool->counts.expired++;
         } else if (expiry_ms < pool->next_expiry_ms) {
             pool->next_expiry_ms = expiry_ms;
@@ -256,9 +299,37 @@ int64_t kv_window_advance(struct kv_window *pool, int64_t now_ms) {
 
 /* ---- who goes -------------------------------------------------------------------------------- */
 
-static bool goes_before(const struct kv_snapshot *a, const struct kv_snapshot *b) {
-    if (a->kind != b->kind) {
-        return a->kind == KV_SNAPSHOT_ENCODER;
+/* What makes room for whom: later ones outlive earlier ones. */
+enum rank { RANK_ENCODER, RANK_LAPSED, RANK_FULL, RANK_PARKED };
+struct claim {
+    enum rank rank;
+    int64_t expected_ms, used_ms;
+};
+
+static struct claim
+claim_of(const struct kv_window *pool, const struct slot *slot, int64_t now_ms) {
+    const struct kv_snapshot *snapshot = &slot->snapshot;
+    if (slot->ticket == 0 || snapshot->id != 0) {
+        bool is_shared = slot->ticket != 0;
+        return (struct claim){
+            .rank = is_shared                               ? RANK_PARKED
+                    : snapshot->kind == KV_SNAPSHOT_ENCODER ? RANK_ENCODER
+                                                            : RANK_FULL,
+            .expected_ms = is_shared ? slot->expected_ms : snapshot->expected_ms,
+            .used_ms = is_shared ? slot->parked_ms : snapshot->used_ms,
+        };
+    }
+    bool has_lapsed = expiry_at(pool, slot->parked_ms, slot->expected_ms) <= now_ms;
+    return (struct claim){
+        .rank = has_lapsed ? RANK_LAPSED : RANK_PARKED,
+        .expected_ms = slot->expected_ms,
+        .used_ms = slot->parked_ms,
+    };
+}
+
+static bool goes_before(const struct claim *a, const struct claim *b) {
+    if (a->rank != b->rank) {
+        return a->rank < b->rank;
     }
     if (a->expected_ms != b->expected_ms) {
         return a->expected_ms > b->expected_ms;
@@ -266,16 +337,56 @@ static bool goes_before(const struct kv_snapshot *a, const struct kv_snapshot *b
     return a->used_ms < b->used_ms;
 }
 
-/* The slot that goes first: of encoder snapshots alone, or of those that retain a block; -1: none. */
-static int32_t victim(const struct kv_window *pool, bool encoder_only, bool with_block) {
+/* The slot in use that goes first, its claim no stronger than `most`; -1: none. */
+static int32_t victim(const struct kv_window *pool, const struct claim *most, int64_t now_ms) {
     int32_t best = -1;
+    struct claim least = *most;
     for (int32_t i = 0; i < pool->counts.slots; i++) {
-        const struct kv_snapshot *snapshot = &pool->slots[i].snapshot;
-        bool counts = snapshot->id != 0 &&
-                      (!encoder_only || snapshot->kind == KV_SNAPSHOT_ENCODER) &&
-                      (!with_block || snapshot->tail_block >= 0);
-        if (counts && (best < 0 || goes_before(snapshot, &pool->slots[best].snapshot))) {
+        const struct slot *slot = &pool->slots[i];
+        if (slot->snapshot.id == 0 && slot->ticket == 0) {
+            continue;
+        }
+        struct claim claim = claim_of(pool, slot, now_ms);
+        if (best < 0 ? !goes_before(most, &claim) : goes_before(&claim, &least)) {
             best = i;
+            least = claim;
+        }
+    }
+    return best;
+}
+
+/* Makes a slot free, if need be by dropping what goes before `claim`. False: all goes later. */
+static bool make_room(struct kv_window *pool, const struct claim *claim, int64_t now_ms) {
+    if (pool->free >= 0) {
+        return true;
+    }
+    int32_t number = pool->counts.slots == 0 ? -1 : victim(pool, claim, now_ms);
+    if (number < 0) {
+        return false;
+    }
+    if (pool->slots[number].snapshot.id != 0) {
+        (void)drop_snapshot(pool, number);
+        pool->counts.evicted++;
+    }
+    if (pool->slots[number].ticket != 0) {
+        drop_parked(pool, number);
+    }
+    ASSERT(pool->free == number);
+    return true;
+}
+
+/* The snapshot with a block that goes first; -1: none. */
+static int32_t block_victim(const struct kv_window *pool, int64_t now_ms) {
+    int32_t best = -1;
+    struct claim least = {0};
+    for (int32_t i = 0; i < pool->counts.slots; i++) {
+        const struct slot *slot = &pool->slots[i];
+        if (slot->snapshot.id != 0 && slot->snapshot.tail_block >= 0) {
+            struct claim claim = claim_of(pool, slot, now_ms);
+            if (best < 0 || goes_before(&claim, &least)) {
+                best = i;
+                least = claim;
+            }
         }
     }
     return best;
@@ -285,11 +396,11 @@ int32_t kv_window_release_blocks(struct kv_window *pool, int32_t blocks, int64_t
     (void)kv_window_advance(pool, now_ms);
     int32_t freed = 0;
     while (freed < blocks) {
-        int32_t number = victim(pool, false, true);
+        int32_t number = block_victim(pool, now_ms);
         if (number < 0) {
             break;
         }
-        freed += drop_slot(pool, number);
+        freed += drop_snapshot(pool, number);
         pool->counts.evicted++;
     }
     return freed;
@@ -342,37 +453,32 @@ static bool is_same_place(const struct kv_snapshot *a, const struct kv_snapshot 
            memcmp(a->tail, b->tail, (size_t)a->tail_count * sizeof *a->tail) == 0;
 }
 
-/* A slot for the snapshot: that of an equal one, a free one, or the one that goes first. -1: none. */
-static int32_t find_slot(struct kv_window *pool, const struct kv_snapshot *snapshot) {
+/* An equal one goes. */
+static void replace(struct kv_window *pool, const struct kv_snapshot *snapshot) {
     for (int32_t i = *bucket_of(pool, snapshot->node); i >= 0; i = pool->slots[i].next) {
         if (is_same_place(&pool->slots[i].snapshot, snapshot)) {
-            (void)drop_slot(pool, i);
+            (void)drop_snapshot(pool, i);
             pool->counts.replaced++;
-            return i;
+            return;
         }
     }
-    if (pool->free < 0) {
-        int32_t number = victim(pool, snapshot->kind == KV_SNAPSHOT_ENCODER, false);
-        if (number >= 0) {
-            (void)drop_slot(pool, number);
-            pool->counts.evicted++;
-        }
-    }
-    return pool->free;
 }
 
 static uint8_t *memory_of(const struct kv_window *pool, int32_t number) {
     return pool->memory + (size_t)number * pool->options.cache->layout.state_bytes;
 }
 
-/* FULL: the state as it is. ENCODER: rings 0 .. E with the pending pairs right behind them. */
-static void copy_out(struct kv_window *pool, int32_t number, const struct kv_sequence *sequence) {
+/* FULL and parked: the state as it is. ENCODER: rings 0 .. E with the pending pairs right behind
+ * them. */
+static void copy_out(
+    struct kv_window *pool, int32_t number, const struct kv_sequence *sequence, bool is_whole
+) {
     const struct kv_layout *layout = &pool->options.cache->layout;
     struct backend *backend = pool->options.cache->backend;
     struct slot *slot = &pool->slots[number];
     uint8_t *to = memory_of(pool, number);
     size_t bytes = layout->state_bytes;
-    if (slot->snapshot.kind == KV_SNAPSHOT_FULL) {
+    if (is_whole) {
         backend->download(backend, to, sequence->state, bytes);
     } else {
         size_t rings = encoder_rings(&pool->options);
@@ -387,40 +493,154 @@ static void copy_out(struct kv_window *pool, int32_t number, const struct kv_seq
     }
 }
 
+static uint64_t next_id(struct kv_window *pool, int32_t number) {
+    struct slot *slot = &pool->slots[number];
+    slot->generation++;
+    return (uint64_t)slot->generation << 32 | (uint64_t)(number + 1);
+}
+
+/* The slot's bytes are this snapshot's from now on. */
+static uint64_t put(struct kv_window *pool, int32_t number, const struct kv_snapshot *snapshot) {
+    struct slot *slot = &pool->slots[number];
+    ASSERT(slot->snapshot.id == 0);
+    slot->snapshot = *snapshot;
+    slot->snapshot.id = next_id(pool, number);
+    index_insert(pool, number);
+    if (snapshot->tail_block >= 0) {
+        kv_block_share(pool->options.cache, snapshot->tail_block);
+        pool->counts.blocks++;
+    }
+    pool->counts.full += snapshot->kind == KV_SNAPSHOT_FULL;
+    pool->counts.encoder += snapshot->kind == KV_SNAPSHOT_ENCODER;
+    pool->counts.captured++;
+    int64_t expiry_ms = expiry_of(pool, snapshot);
+    pool->next_expiry_ms = expiry_ms < pool->next_expiry_ms ? expiry_ms : pool->next_expiry_ms;
+    return slot->snapshot.id;
+}
+
 uint64_t kv_window_capture(
     struct kv_window *pool,
     const struct kv_sequence *sequence,
     const struct kv_snapshot *about,
     int64_t now_ms
 ) {
-    ASSERT(sequence->used);
+    ASSERT(sequence->used && sequence->state != NULL);
     ASSERT(sequence->computed > 0);
     ASSERT(sequence->computed >= sequence->kept);
     (void)kv_window_advance(pool, now_ms);
     struct kv_snapshot snapshot = describe(pool, sequence, about, now_ms);
-    int32_t number = pool->counts.slots == 0 ? -1 : find_slot(pool, &snapshot);
-    if (number < 0) {
+    replace(pool, &snapshot);
+    bool is_full = snapshot.kind == KV_SNAPSHOT_FULL;
+    /* Whatever is of no later rank goes. */
+    const struct claim most = {.rank = is_full ? RANK_FULL : RANK_ENCODER, .used_ms = INT64_MAX};
+    if (!make_room(pool, &most, now_ms)) {
         pool->counts.refused++;
         return 0;
     }
-    ASSERT(pool->free == number);
+    int32_t number = pool->free;
+    pool->free = pool->slots[number].next;
+    uint64_t id = put(pool, number, &snapshot);
+    copy_out(pool, number, sequence, is_full);
+    return id;
+}
+
+/* ---- parked states --------------------------------------------------------------------------- */
+
+uint64_t kv_window_park(
+    struct kv_window *pool, const struct kv_sequence *sequence, int64_t expected_ms, int64_t now_ms
+) {
+    ASSERT(sequence->used && sequence->state != NULL);
+    (void)kv_window_advance(pool, now_ms);
+    const struct claim claim = {.rank = RANK_PARKED, .expected_ms = expected_ms, .used_ms = now_ms};
+    if (!make_room(pool, &claim, now_ms)) {
+        pool->counts.parks_refused++;
+        return 0;
+    }
+    int32_t number = pool->free;
     struct slot *slot = &pool->slots[number];
     pool->free = slot->next;
-    slot->generation++;
-    snapshot.id = (uint64_t)slot->generation << 32 | (uint64_t)(number + 1);
-    slot->snapshot = snapshot;
-    index_insert(pool, number);
-    if (snapshot.tail_block >= 0) {
-        kv_block_share(pool->options.cache, snapshot.tail_block);
-        pool->counts.blocks++;
+    slot->ticket = next_id(pool, number);
+    slot->holders = 1;
+    slot->position = sequence->computed;
+    slot->expected_ms = expected_ms;
+    slot->parked_ms = now_ms;
+    copy_out(pool, number, sequence, true);
+    pool->counts.parked++;
+    pool->counts.parks++;
+    return slot->ticket;
+}
+
+bool kv_window_unpark(struct kv_window *pool, uint64_t ticket, struct kv_sequence *sequence) {
+    int32_t number = slot_of_ticket(pool, ticket);
+    if (number < 0) {
+        return false;
     }
-    pool->counts.full += snapshot.kind == KV_SNAPSHOT_FULL;
-    pool->counts.encoder += snapshot.kind == KV_SNAPSHOT_ENCODER;
-    pool->counts.captured++;
-    copy_out(pool, number, sequence);
-    int64_t expiry_ms = expiry_of(pool, &snapshot);
-    pool->next_expiry_ms = expiry_ms < pool->next_expiry_ms ? expiry_ms : pool->next_expiry_ms;
-    return snapshot.id;
+    ASSERT(sequence->state != NULL);
+    ASSERT(sequence->computed == pool->slots[number].position);
+    struct backend *backend = pool->options.cache->backend;
+    size_t bytes = pool->options.cache->layout.state_bytes;
+    backend->upload(backend, sequence->state, memory_of(pool, number), bytes);
+    leave(pool, number);
+    pool->counts.unparks++;
+    return true;
+}
+
+bool kv_window_share(struct kv_window *pool, uint64_t ticket) {
+    int32_t number = slot_of_ticket(pool, ticket);
+    if (number >= 0) {
+        pool->slots[number].holders++;
+    }
+    return number >= 0;
+}
+
+void kv_window_leave(struct kv_window *pool, uint64_t ticket) {
+    int32_t number = slot_of_ticket(pool, ticket);
+    if (number >= 0) {
+        leave(pool, number);
+    }
+}
+
+bool kv_window_is_parked(const struct kv_window *pool, uint64_t ticket) {
+    return slot_of_ticket(pool, ticket) >= 0;
+}
+
+/* A whole state in the shape of an encoder snapshot. */
+static void pack_encoder(struct kv_window *pool, int32_t number) {
+    const struct kv_layout *layout = &pool->options.cache->layout;
+    uint8_t *memory = memory_of(pool, number);
+    size_t end = rings_end(layout);
+    memmove(memory + encoder_rings(&pool->options), memory + end, layout->state_bytes - end);
+}
+
+uint64_t kv_window_file(
+    struct kv_window *pool,
+    uint64_t ticket,
+    const struct kv_sequence *sequence,
+    const struct kv_snapshot *about,
+    int64_t now_ms
+) {
+    (void)kv_window_advance(pool, now_ms);
+    int32_t number = slot_of_ticket(pool, ticket);
+    if (number < 0) {
+        return 0;
+    }
+    struct slot *slot = &pool->slots[number];
+    ASSERT(sequence->computed == slot->position);
+    ASSERT(sequence->computed > 0 && sequence->computed >= sequence->kept);
+    bool is_full = about->kind == KV_SNAPSHOT_FULL;
+    uint64_t id = 0;
+    if (is_full || slot->holders == 1) {
+        struct kv_snapshot snapshot = describe(pool, sequence, about, now_ms);
+        replace(pool, &snapshot);
+        if (slot->snapshot.id == 0) {
+            id = put(pool, number, &snapshot);
+        }
+        if (id != 0 && !is_full) {
+            pack_encoder(pool, number);
+        }
+    }
+    leave(pool, number);
+    return id;
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
@@ -499,12 +719,16 @@ void kv_window_expect(struct kv_window *pool, uint64_t id, int64_t expected_ms, 
         pool->next_expiry_ms = expiry_ms < pool->next_expiry_ms ? expiry_ms : pool->next_expiry_ms;
         (void)kv_window_advance(pool, now_ms);
     }
+    int32_t parked = slot_of_ticket(pool, id);
+    if (parked >= 0) {
+        pool->slots[parked].expected_ms = expected_ms;
+    }
 }
 
 void kv_window_drop(struct kv_window *pool, uint64_t id) {
     int32_t number = slot_of(pool, id);
     if (number >= 0) {
-        (void)drop_slot(pool, number);
+        (void)drop_snapshot(pool, number);
         pool->counts.dropped++;
     }
 }
@@ -513,7 +737,7 @@ void kv_window_drop_node(struct kv_window *pool, uint64_t node) {
     for (int32_t at = *bucket_of(pool, node); at >= 0;) {
         int32_t next = pool->slots[at].next;
         if (pool->slots[at].snapshot.node == node) {
-            (void)drop_slot(pool, at);
+            (void)drop_snapshot(pool, at);
             pool->counts.dropped++;
         }
         at = next;
@@ -523,8 +747,11 @@ void kv_window_drop_node(struct kv_window *pool, uint64_t node) {
 void kv_window_drop_all(struct kv_window *pool) {
     for (int32_t i = 0; i < pool->counts.slots; i++) {
         if (pool->slots[i].snapshot.id != 0) {
-            (void)drop_slot(pool, i);
+            (void)drop_snapshot(pool, i);
             pool->counts.dropped++;
+        }
+        if (pool->slots[i].ticket != 0) {
+            drop_parked(pool, i);
         }
     }
 }

@@ -3,7 +3,8 @@
  * Global entries live in blocks and are shared; what a sequence needs beside them to go on exactly
  * is its window state (rings of all layers and pending pairs), which no block holds. A snapshot is a
  * copy of it at one position, filed under the prefix tree's node of the last whole block before
- * that position. The pool has slots of state_bytes in host memory, mapped at creation and touched
+ * that position. A parked state is the same of a sequence that gave up its window slot for a while:
+ * nobody else finds it. The pool has slots of state_bytes in host memory, mapped at creation and touched
  * as they are first used; nothing is allocated later. It reads no clock: `now_ms` is monotonic time.
  * Thread: the engine thread. Source: architecture section 4, "Window state".
  */
@@ -70,11 +71,11 @@ void kv_window_destroy(struct kv_window *pool);
 
 /* Copies the window state of a sequence whose windows are complete (computed >= kept, and for FULL
  * not inside a prompt); `about` gives what the caller says. A FULL snapshot inside a block shares
- * that block: the sequence must reserve again before it goes on. In a full pool expired snapshots go
- * first, then encoder ones before full ones, then the latest expected return (unknown is latest),
- * then the least recently used. One of the same kind, lineages and tokens under the same node is
- * replaced. Returns its id; 0 when the pool has no slots, or for ENCODER when all are FULL and
- * still alive. */
+ * that block: the sequence must reserve again before it goes on. In a full pool these go first:
+ * expired snapshots, encoder ones, parked states whose lifetime passed, full ones, parked states;
+ * among these the latest expected return (unknown is latest), then the least recently used. One of
+ * the same kind, lineages and tokens under the same node is replaced. Returns its id; 0 when the pool
+ * has no slots, or only such as go later than its kind. */
 uint64_t kv_window_capture(
     struct kv_window *pool,
     const struct kv_sequence *sequence,
@@ -103,14 +104,48 @@ MUST_CHECK bool kv_window_restore(
     int64_t now_ms
 );
 
-/* What is newly known about the return. Nothing happens when it is gone. */
+/* ---- parked states ---- */
+
+/* Copies the window state of a sequence with a window slot, wherever it is: inside a prompt, in the
+ * middle of a rebuild, at odd positions. Its blocks, ids and floors stay with the sequence, which must
+ * not change until kv_window_unpark. Time alone drops none: it belongs to somebody alive; under
+ * pressure it goes as kv_window_capture says, this one included. `expected_ms`: when the sequence
+ * probably goes on; INT64_MAX: unknown; 0: as soon as it may. Returns a ticket, never 0 nor used
+ * twice, nor equal to a snapshot's id; 0 when there is no room. */
+uint64_t kv_window_park(
+    struct kv_window *pool, const struct kv_sequence *sequence, int64_t expected_ms, int64_t now_ms
+);
+/* Copies it back into the sequence's window slot; the ticket is used up. False, and nothing happens,
+ * when it was dropped. */
+MUST_CHECK bool
+kv_window_unpark(struct kv_window *pool, uint64_t ticket, struct kv_sequence *sequence);
+/* The ticket counts for one sequence more, a fork, that stands where the first one does: each unparks
+ * or leaves once. False when it was dropped. */
+MUST_CHECK bool kv_window_share(struct kv_window *pool, uint64_t ticket);
+/* One of them does not come back. Nothing happens when it was dropped. */
+void kv_window_leave(struct kv_window *pool, uint64_t ticket);
+/* Leaves it as a snapshot, without a copy: the sequence is about to end. ENCODER only when no other
+ * sequence shares it. Returns the snapshot's id; 0: none, only left. */
+uint64_t kv_window_file(
+    struct kv_window *pool,
+    uint64_t ticket,
+    const struct kv_sequence *sequence,
+    const struct kv_snapshot *about,
+    int64_t now_ms
+);
+bool kv_window_is_parked(const struct kv_window *pool, uint64_t ticket);
+
+/* ---- both ---- */
+
+/* What is newly known about the return of a snapshot or parked state. Nothing happens when it is
+ * gone. */
 void kv_window_expect(struct kv_window *pool, uint64_t id, int64_t expected_ms, int64_t now_ms);
 void kv_window_drop(struct kv_window *pool, uint64_t id);
 /* All of a node: the tree removed it. */
 void kv_window_drop_node(struct kv_window *pool, uint64_t node);
-/* All of them: memory pressure, tests. */
+/* All of them, parked states too: memory pressure, tests. */
 void kv_window_drop_all(struct kv_window *pool);
-/* Drops those whose lifetime passed: unused for lifetime_ms, and as long beyond an expected return.
+/* Drops snapshots whose lifetime passed: unused for lifetime_ms, and as long beyond an expected return.
  * Returns when the next one does; INT64_MAX: none. */
 int64_t kv_window_advance(struct kv_window *pool, int64_t now_ms);
 /* Drops snapshots that retain a block, in order of eviction, until `blocks` became free. Returns
@@ -119,9 +154,11 @@ int32_t kv_window_release_blocks(struct kv_window *pool, int32_t blocks, int64_t
 
 struct kv_window_counts {
     int32_t slots, full, encoder; /* now */
+    int32_t parked;               /* now */
     int32_t blocks;               /* retained tails */
     uint64_t bytes_touched;       /* of slots, by all snapshots so far: host memory in use */
     uint64_t captured, replaced, refused, used, expired, evicted, dropped;
+    uint64_t parks, unparks, parks_refused, parks_lost; /* lost: dropped while somebody held it */
 };
 void kv_window_count(const struct kv_window *pool, struct kv_window_counts *out);
 
