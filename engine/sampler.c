@@ -1,38 +1,25 @@
 /* Gumbel-max sampling with counter-based noise. See sampler.h. */
-#include "sampler.h"
+#include "sampler_internal.h"
 
 #include <math.h>
 
-struct candidate {
-    double weight; /* exp((logit - largest) / temperature) */
-    int32_t id;
-};
-
-/* 2^(j/EXP_STEPS), so that a short series does for the rest. */
-#define EXP_STEPS      64
-#define EXP_STEPS_LOG2 6
-
-struct sampler {
-    int32_t vocabulary;
-    struct candidate *heap; /* [V] */
-    double *weights;        /* [V] */
-    double powers[EXP_STEPS];
-};
-
 result sampler_create(struct sampler **out, int32_t vocabulary, struct error *error) {
     ASSERT(vocabulary > 0);
+    size_t count = (size_t)vocabulary;
     struct sampler *sampler = calloc(1, sizeof *sampler);
-    struct candidate *heap = calloc((size_t)vocabulary, sizeof *heap);
-    double *weights = calloc((size_t)vocabulary, sizeof *weights);
-    if (sampler == NULL || heap == NULL || weights == NULL) {
-        free(weights);
-        free(heap);
-        free(sampler);
-        FAIL(error, MEMORY, "no memory to sample from %d tokens", vocabulary);
+    if (sampler == NULL) {
+        FAIL(error, MEMORY, "no memory for a sampler");
     }
     sampler->vocabulary = vocabulary;
-    sampler->heap = heap;
-    sampler->weights = weights;
+    sampler->heap = calloc(count, sizeof *sampler->heap);
+    sampler->weights = calloc(count, sizeof *sampler->weights);
+    sampler->logits = calloc(count, sizeof *sampler->logits);
+    sampler->ids = calloc(count, sizeof *sampler->ids);
+    if (sampler->heap == NULL || sampler->weights == NULL || sampler->logits == NULL ||
+        sampler->ids == NULL) {
+        sampler_destroy(sampler);
+        FAIL(error, MEMORY, "no memory to sample from %d tokens", vocabulary);
+    }
     for (int j = 0; j < EXP_STEPS; j++) {
         sampler->powers[j] = exact_exp(j * (0.69314718055994530942 / EXP_STEPS));
     }
@@ -42,6 +29,8 @@ result sampler_create(struct sampler **out, int32_t vocabulary, struct error *er
 
 void sampler_destroy(struct sampler *sampler) {
     if (sampler != NULL) {
+        free(sampler->ids);
+        free(sampler->logits);
         free(sampler->weights);
         free(sampler->heap);
         free(sampler);
@@ -184,33 +173,23 @@ static bool noise_is_below(uint64_t bits, double bound) {
 
 /* ---- draws ---------------------------------------------------------------------------------- */
 
-static int32_t largest_logit(const float *logits, int32_t count) {
-    int32_t best = -1;
-    for (int32_t i = 0; i < count; i++) {
-        if (isfinite(logits[i]) && (best < 0 || logits[i] > logits[best])) {
-            best = i;
-        }
-    }
-    return best < 0 ? 0 : best;
-}
-
-static float
-log_softmax(const struct sampler *sampler, const float *logits, int32_t largest, int32_t id) {
-    double top = (double)logits[largest];
+/* Logarithm of the sum of exp(logit - largest). */
+static double log_sum(const struct sampler *sampler, const struct sampler_row *row) {
+    double top = (double)row->logits[row->largest];
     double sum = 0;
-    for (int32_t i = 0; i < sampler->vocabulary; i++) {
-        double below = (double)logits[i] - top;
+    for (int32_t i = 0; i < row->count; i++) {
+        double below = (double)row->logits[i] - top;
         /* exp(-60) is below 2^-86 of the sum even times 2^20 tokens. */
-        if (below > -60.0 && below <= 0) {
+        if (below > -60.0) {
             sum += table_exp(sampler->powers, below);
         }
     }
-    return (float)((double)logits[id] - top - exact_log(sum));
+    return exact_log(sum);
 }
 
 /* Heap order: larger weight first, then lower id. */
 static bool comes_before(const struct candidate *a, const struct candidate *b) {
-    return a->weight > b->weight || (a->weight == b->weight && a->id < b->id);
+    return a->weight > b->weight || (a->weight == b->weight && a->at < b->at);
 }
 
 static void sift_down(struct candidate *heap, size_t count, size_t at) {
@@ -234,68 +213,64 @@ static void sift_down(struct candidate *heap, size_t count, size_t at) {
 
 struct draw {
     double best;
-    int32_t id;
+    int32_t at; /* index in the row; -1: none yet */
 };
 
 static void draw_consider(
     struct draw *draw,
-    const float *logits,
-    const struct sampling *sampling,
-    int32_t position,
-    int32_t id
+    const struct sampler_request *request,
+    const struct sampler_row *row,
+    int32_t at
 ) {
-    double scaled = (double)logits[id] / sampling->temperature;
-    uint64_t bits = noise_bits(sampling->seed, position, id);
-    if (draw->id >= 0 && noise_is_below(bits, draw->best - scaled)) {
+    double scaled = (double)row->logits[at] / request->sampling->temperature;
+    uint64_t bits = noise_bits(request->sampling->seed, request->position, sampler_row_id(row, at));
+    if (draw->at >= 0 && noise_is_below(bits, draw->best - scaled)) {
         return;
     }
     double value = scaled + noise_gumbel(bits);
-    if (draw->id < 0 || value > draw->best || (value == draw->best && id < draw->id)) {
+    if (draw->at < 0 || value > draw->best || (value == draw->best && at < draw->at)) {
         draw->best = value;
-        draw->id = id;
+        draw->at = at;
     }
 }
 
-/* Draws among the most likely tokens, taken from a heap until their share reaches top_p. */
+/* Draws among the most likely tokens, taken from a heap until their share reaches top_p or none is
+ * likely enough for min_p. */
 static int32_t draw_from_top(
-    struct sampler *sampler,
-    const float *logits,
-    const struct sampling *sampling,
-    int32_t position,
-    int32_t largest
+    struct sampler *sampler, const struct sampler_request *request, const struct sampler_row *row
 ) {
-    double top = (double)logits[largest];
+    const struct sampling *sampling = request->sampling;
+    double top = (double)row->logits[row->largest];
     double total = 0;
     size_t count = 0;
-    for (int32_t i = 0; i < sampler->vocabulary; i++) {
+    for (int32_t i = 0; i < row->count; i++) {
         double weight =
-            isfinite(logits[i])
-                ? table_exp(sampler->powers, ((double)logits[i] - top) / sampling->temperature)
-                : 0;
+            table_exp(sampler->powers, ((double)row->logits[i] - top) / sampling->temperature);
         sampler->weights[i] = weight;
         total += weight;
     }
     /* V tokens of at most (1 - p) / V each could not fill what the nucleus leaves out, so those are
      * never in it; half of that allows for rounding. */
-    double least = 0.5 * (1 - sampling->top_p) * total / sampler->vocabulary;
-    for (int32_t i = 0; i < sampler->vocabulary; i++) {
-        if (sampler->weights[i] > least) {
-            sampler->heap[count++] = (struct candidate){.weight = sampler->weights[i], .id = i};
+    double least = 0.5 * (1 - sampling->top_p) * total / row->count;
+    for (int32_t i = 0; i < row->count; i++) {
+        /* The likeliest token weighs 1. */
+        if (sampler->weights[i] > least && sampler->weights[i] >= sampling->min_p) {
+            sampler->heap[count++] = (struct candidate){.weight = sampler->weights[i], .at = i};
         }
     }
     for (size_t i = count / 2; i-- > 0;) {
         sift_down(sampler->heap, count, i);
     }
-    struct draw draw = {.id = -1};
+    struct draw draw = {.at = -1};
     double kept = 0;
-    while (count > 0 && (draw.id < 0 || kept < sampling->top_p * total)) {
+    while (count > 0 && (draw.at < 0 || kept < sampling->top_p * total)) {
         struct candidate taken = sampler->heap[0];
         kept += taken.weight;
-        draw_consider(&draw, logits, sampling, position, taken.id);
+        draw_consider(&draw, request, row, taken.at);
         sampler->heap[0] = sampler->heap[--count];
         sift_down(sampler->heap, count, 0);
     }
-    return draw.id < 0 ? largest : draw.id;
+    return draw.at < 0 ? row->largest : draw.at;
 }
 
 /* Noise of 2^-53 < u < 1 - 2^-53 lies in (-3.7, 36.8): a token further below the largest than
@@ -304,45 +279,62 @@ static int32_t draw_from_top(
 
 static int32_t draw_from_all(
     const struct sampler *sampler,
-    const float *logits,
-    const struct sampling *sampling,
-    int32_t position,
-    int32_t largest
+    const struct sampler_request *request,
+    const struct sampler_row *row
 ) {
-    double top = (double)logits[largest];
-    struct draw draw = {.id = -1};
+    const struct sampling *sampling = request->sampling;
+    double top = (double)row->logits[row->largest];
+    double span = GUMBEL_SPAN;
+    if (sampling->min_p > 0) {
+        /* A little more than where min_p cuts, so that few weights are needed to tell. */
+        double cut = 1e-6 - exact_log(sampling->min_p);
+        span = cut < span ? cut : span;
+    }
+    struct draw draw = {.at = -1};
     /* The likeliest first, so that most others are ruled out at once. */
-    draw_consider(&draw, logits, sampling, position, largest);
-    for (int32_t i = 0; i < sampler->vocabulary; i++) {
-        if (isfinite(logits[i]) &&
-            ((double)logits[i] - top) / sampling->temperature > -GUMBEL_SPAN) {
-            draw_consider(&draw, logits, sampling, position, i);
+    draw_consider(&draw, request, row, row->largest);
+    for (int32_t i = 0; i < row->count; i++) {
+        double below = ((double)row->logits[i] - top) / sampling->temperature;
+        if (below > -span &&
+            (sampling->min_p <= 0 || table_exp(sampler->powers, below) >= sampling->min_p)) {
+            draw_consider(&draw, request, row, i);
         }
     }
-    return draw.id < 0 ? largest : draw.id;
+    return draw.at;
 }
 
-static result
-check_logits(const float *logits, int32_t count, int32_t position, struct error *error) {
-    int32_t wrong = 0;
-    int32_t first = -1;
-    for (int32_t i = 0; i < count; i++) {
-        if (!(logits[i] < HUGE_VALF)) {
-            wrong++;
-            first = first < 0 ? i : first;
+/* Index in the row, which may be cut. */
+static int32_t draw_index(
+    struct sampler *sampler, const struct sampler_request *request, struct sampler_row *row
+) {
+    const struct sampling *sampling = request->sampling;
+    if (sampling->temperature <= 0) {
+        return row->largest;
+    }
+    if (sampling->top_k > 0) {
+        sampler_row_keep_largest(sampler, row, sampling->top_k);
+    }
+    return sampling->top_p < 1 ? draw_from_top(sampler, request, row)
+                               : draw_from_all(sampler, request, row);
+}
+
+static void report(
+    struct sampler *sampler,
+    const struct sampler_row *raw,
+    int32_t alternatives,
+    struct sampled_token *out
+) {
+    double top = (double)raw->logits[raw->largest];
+    double sum = log_sum(sampler, raw);
+    out->logprob = (float)((double)raw->logits[out->id] - top - sum);
+    if (alternatives > 0) {
+        int32_t ids[SAMPLING_ALTERNATIVES_MAX];
+        out->alternative_count = sampler_row_largest(sampler, raw, alternatives, ids);
+        for (int32_t i = 0; i < out->alternative_count; i++) {
+            out->alternatives[i] = (struct token_alternative
+            ){.id = ids[i], .logprob = (float)((double)raw->logits[ids[i]] - top - sum)};
         }
     }
-    if (wrong > 0) {
-        FAIL(
-            error,
-            DEVICE,
-            "logits of position %d: %d not finite, first at id %d",
-            position,
-            wrong,
-            first
-        );
-    }
-    return OK;
 }
 
 result sampler_draw(
@@ -351,31 +343,19 @@ result sampler_draw(
     struct sampled_token *out,
     struct error *error
 ) {
-    const float *logits = request->logits;
-    const struct sampling *sampling = request->sampling;
-    if (request->mask != NULL || sampling->bias_count > 0 || sampling->alternatives > 0 ||
-        sampling->top_k > 0 || sampling->min_p > 0 || sampling_has_penalties(sampling)) {
-        FAIL(error, UNSUPPORTED, "sampler: only temperature and top_p are there yet");
+    ASSERT(request->sampling->alternatives <= SAMPLING_ALTERNATIVES_MAX);
+    struct sampler_row raw = {.logits = request->logits, .count = sampler->vocabulary};
+    if (request->mask == NULL || !request->skips_logprob) {
+        TRY(sampler_row_scan(&raw, request->position, error));
     }
-    TRY(check_logits(logits, sampler->vocabulary, request->position, error));
-    int32_t largest = largest_logit(logits, sampler->vocabulary);
-    int32_t id = largest;
-    if (!isfinite(logits[largest])) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "no token is left at position %d: all %d logits are -infinity",
-            request->position,
-            sampler->vocabulary
-        );
-    }
-    if (sampling->temperature > 0) {
-        id = sampling->top_p < 1
-                 ? draw_from_top(sampler, logits, sampling, request->position, largest)
-                 : draw_from_all(sampler, logits, sampling, request->position, largest);
-    }
-    out->id = id;
-    out->logprob = log_softmax(sampler, logits, largest, id);
+    struct sampler_row row = raw;
+    TRY(sampler_row_make(sampler, request, &row, error));
+    int32_t at = draw_index(sampler, request, &row);
+    out->id = sampler_row_id(&row, at);
+    out->logprob = 0;
     out->alternative_count = 0;
+    if (!request->skips_logprob) {
+        report(sampler, &raw, request->sampling->alternatives, out);
+    }
     return OK;
 }
