@@ -9,9 +9,12 @@
 #define LEVELS     2
 #define CANDIDATES 24 /* looked at for each length of n-gram */
 
-/* Longest first: what agrees in many ids is worth more than what agrees in few, and is found there
- * even when the short n-gram is everywhere. */
-static const int32_t grams[LEVELS] = {8, 3};
+/* Longest first: what agrees in many ids is worth more than what agrees in few, and is found
+ * there even when the short n-gram is everywhere. Measured on a recorded session (111,000 ids
+ * written by a model, context 225,000; drafts of 8), tokens per step: {2} alone 3.46, {3} 3.10,
+ * {4} 2.81, {8, 3} 3.14, {8, 2} 3.52, {16, 6, 2} 3.54; with 1, 8, 24, 64 candidates {8, 2} gives
+ * 3.39, 3.50, 3.52, 3.53. */
+static const int32_t grams[LEVELS] = {8, 2};
 
 struct lookup {
     int32_t window; /* a power of two */

@@ -586,15 +586,17 @@ void schedule_rows(
     out->entry_count = 0;
     out->rows = (struct schedule_rows_count){0};
     struct runnable runnable = collect_runnable(schedule, machine, sequences, count);
+    choose_kind(schedule, machine, ceiling_of(machine, &runnable), &runnable);
     double ceiling = ceiling_of(machine, &runnable);
-    choose_kind(schedule, machine, ceiling, &runnable);
     struct room room = {
         .us = ceiling - schedule_cost_fixed(cost),
         .rows = rows_at_most(machine),
         .entries = least_of(machine->entries_max, schedule->sequences_max),
     };
     bool has_prompts = runnable.prompts > 0;
-    double reserved_us = has_prompts ? ceiling * SCHEDULE_PREFILL_PERCENT / 100 : 0;
+    double row_us = schedule_cost_row(cost, SCHEDULE_PREFILL);
+    double reserved_us = ceiling * SCHEDULE_PREFILL_PERCENT / 100;
+    reserved_us = !has_prompts ? 0 : reserved_us < row_us ? row_us : reserved_us;
     int32_t reserved_rows = has_prompts ? 1 + room.rows * SCHEDULE_PREFILL_PERCENT / 100 : 0;
     if (runnable.decoding > 0) {
         double us = room.us - reserved_us;
@@ -610,7 +612,6 @@ void schedule_rows(
     }
     if (has_prompts) {
         double us = ceiling - schedule_cost_predict(cost, &out->rows);
-        us = cost->steps == 0 ? 0 : us;
         us = decode_presses(schedule, &runnable) && us > reserved_us ? reserved_us : us;
         int32_t taken = out->rows.rows[SCHEDULE_DECODE] + out->rows.rows[SCHEDULE_DRAFT];
         int32_t fit = least_of(rows_in(cost, SCHEDULE_PREFILL, us), room.rows - taken);

@@ -68,6 +68,7 @@ struct schedule_cost {
     double load;       /* >= 1: how much slower than that steps are just now */
     double step_us;    /* running mean of a step that decodes */
     int32_t rows_seen; /* of the largest step measured */
+    int32_t streak;    /* outliers in a row: upwards, or (negative) downwards */
     int64_t steps;     /* measured */
     int64_t rows[SCHEDULE_ROW_KINDS];
     int64_t outliers; /* measured steps that were believed in part only */

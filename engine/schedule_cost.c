@@ -6,14 +6,21 @@
  */
 #include "schedule.h"
 
+#include <math.h>
+
 /* Usual error of a step's duration, as part of it: the machine does other things too. */
 #define NOISE 0.08
 /* Parts of its value that a cost may drift by in one step. */
 #define DRIFT 0.01
 /* Errors beyond so many times the expected one are outliers. */
 #define OUTLIER 3.0
-/* One step raises the load by no more than this; each good step takes back a part of it. */
-#define LOAD_MAX      2.0
+/* So many outliers of one direction in a row are a machine that has changed: costs count as unknown
+ * by a part of their values. */
+#define STREAK       3
+#define STREAK_DRIFT 0.5
+/* One step at most doubles the load; each good step takes back a part of it. */
+#define LOAD_RISE     2.0
+#define LOAD_MAX      8.0
 #define LOAD_RELEASE  0.25
 #define STEP_WEIGHT   0.1
 #define US_LEAST      0.1 /* of a row: costs are divided by it */
@@ -107,8 +114,15 @@ correct(struct schedule_cost *cost, const double features[], double error, doubl
     for (int i = 0; i < SCHEDULE_COST_TERMS; i++) {
         variance += features[i] * spread[i];
     }
-    double bound = OUTLIER * __builtin_sqrt(variance);
-    if (error > bound || error < -bound) {
+    double bound = OUTLIER * sqrt(variance);
+    if (error > bound) {
+        cost->streak = cost->streak > 0 ? cost->streak + 1 : 1;
+    } else if (error < -bound) {
+        cost->streak = cost->streak < 0 ? cost->streak - 1 : -1;
+    } else {
+        cost->streak = 0;
+    }
+    if (cost->streak != 0) {
         cost->outliers++;
         error = error > 0 ? bound : -bound;
     }
@@ -131,11 +145,14 @@ correct(struct schedule_cost *cost, const double features[], double error, doubl
 
 /* Only what this step tells something about becomes less sure. */
 static void drift(struct schedule_cost *cost, const double features[], double explained) {
+    bool is_changed = cost->streak >= STREAK || cost->streak <= -STREAK;
+    double part = is_changed ? STREAK_DRIFT : DRIFT;
+    cost->streak = is_changed ? 0 : cost->streak;
     for (int i = 0; i < SCHEDULE_COST_TERMS; i++) {
         if (features[i] > 0) {
             /* The fixed part may be none so far: then a part of the step stands for it. */
             double scale = i == 0 ? 0.5 * (cost->us[0] + 0.1 * explained) : cost->us[i];
-            cost->covariance[i][i] += DRIFT * scale * (DRIFT * scale);
+            cost->covariance[i][i] += part * scale * (part * scale);
         }
     }
 }
@@ -178,9 +195,8 @@ void schedule_cost_update(
     for (int i = 0; i < SCHEDULE_COST_TERMS; i++) {
         now += cost->us[i] * features[i];
     }
-    double ratio = taken / now;
-    ratio = ratio > LOAD_MAX ? LOAD_MAX : ratio;
-    cost->load -= LOAD_RELEASE * (cost->load - 1);
-    cost->load = ratio > cost->load ? ratio : cost->load;
-    cost->load = cost->load < 1 ? 1 : cost->load;
+    double most = LOAD_RISE * cost->load < LOAD_MAX ? LOAD_RISE * cost->load : LOAD_MAX;
+    double ratio = taken / now < most ? taken / now : most;
+    double released = cost->load - LOAD_RELEASE * (cost->load - 1);
+    cost->load = ratio > released ? ratio : released;
 }
