@@ -47,6 +47,7 @@ static void rebuild(struct kv_store *store, struct kv_binding *binding, int32_t 
     sequence->kept = stored;
     sequence->computed = (int32_t)start;
     sequence->source_floor = (int32_t)start;
+    sequence->draft = (struct kv_draft_rows){0};
     if (binding->complete < prompt_end) {
         binding->complete = prompt_end;
     }

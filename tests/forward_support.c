@@ -82,17 +82,29 @@ void bench_open(struct bench *bench, const struct bench_options *options) {
     MUST(backend_open(&shape, &bench->backend, error));
     struct kv_layout layout;
     MUST(kv_layout_make(config, &layout, error));
+    if (options->drafts) {
+        kv_layout_add_draft(config, &layout);
+    }
     int32_t sequences = options->sequences_max == 0 ? 1 : options->sequences_max;
     MUST(kv_cache_init(
         &bench->cache, bench->backend, &layout, options->context_max, sequences, error
     ));
-    struct forward_options forward = {.rows_max = options->rows_max, .sequences_max = sequences};
+    struct forward_options forward = {
+        .rows_max = options->rows_max,
+        .sequences_max = sequences,
+        .drafted_rows_max = options->drafts ? options->rows_max : 0,
+        .exports_targets = options->drafts,
+    };
     MUST(forward_create(
         &bench->forward, bench->model, bench->engram, bench->backend, &bench->cache, &forward, error
     ));
+    if (options->drafts) {
+        MUST(draft_create(&bench->draft, bench->forward, error));
+    }
 }
 
 void bench_close(struct bench *bench) {
+    draft_destroy(bench->draft);
     forward_destroy(bench->forward);
     kv_cache_deinit(&bench->cache);
     if (bench->backend != NULL) {
@@ -150,6 +162,9 @@ void bench_run(
         if (logits != NULL) {
             MUST(forward_logits(bench->forward, 0, with_logits, out, error));
             out += (size_t)with_logits * vocabulary;
+        }
+        if (bench->draft != NULL) {
+            MUST(draft_commit(bench->draft, &segment, NULL, 1, error));
         }
     }
 }

@@ -3,6 +3,7 @@
 #ifndef HEARTH_TESTS_FORWARD_SUPPORT_H
 #define HEARTH_TESTS_FORWARD_SUPPORT_H
 
+#include "engine/draft_layer.h"
 #include "engine/engine.h"
 #include "engine/engram.h"
 #include "engine/forward_layer.h"
@@ -23,6 +24,7 @@ struct bench_options {
     int32_t rows_max;
     int32_t sequences_max;
     int32_t context_max;
+    bool drafts; /* with draft stages, and segments with drafts in steps */
 };
 
 /* A model with everything a forward pass needs, without the engine thread. */
@@ -33,6 +35,7 @@ struct bench {
     struct backend *backend;
     struct kv_cache cache;
     struct forward *forward;
+    struct draft *draft; /* null without `drafts` */
     const struct model_config *config;
 };
 

@@ -1,0 +1,6 @@
+# Draft stages.
+foreach(part golden)
+    hearth_test(test_draft_${part}
+        SOURCES test_draft_${part}.c forward_support.c test_safetensors.c
+        LIBRARIES engine kernels base)
+endforeach()
