@@ -1,5 +1,5 @@
 # Forward pass, caches, sampler, engine thread.
-foreach(part blocks forks identity mini runs)
+foreach(part blocks forks identity mini runs verify)
     hearth_test(test_forward_${part}
         SOURCES test_forward_${part}.c forward_support.c test_safetensors.c
         LIBRARIES engine kernels base)

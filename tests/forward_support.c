@@ -92,8 +92,8 @@ void bench_open(struct bench *bench, const struct bench_options *options) {
     struct forward_options forward = {
         .rows_max = options->rows_max,
         .sequences_max = sequences,
-        .drafted_rows_max = options->drafts ? options->rows_max : 0,
-        .exports_targets = options->drafts,
+        .drafted_rows_max = options->drafts ? options->rows_max : options->drafted_rows_max,
+        .exports_targets = options->drafts || options->exports_targets,
     };
     MUST(forward_create(
         &bench->forward, bench->model, bench->engram, bench->backend, &bench->cache, &forward, error

@@ -24,7 +24,9 @@ struct bench_options {
     int32_t rows_max;
     int32_t sequences_max;
     int32_t context_max;
-    bool drafts; /* with draft stages, and segments with drafts in steps */
+    bool drafts;              /* with draft stages, and segments with drafts in steps */
+    int32_t drafted_rows_max; /* without draft stages; 0: no drafts */
+    bool exports_targets;     /* the same */
 };
 
 /* A model with everything a forward pass needs, without the engine thread. */
