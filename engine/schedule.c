@@ -249,10 +249,13 @@ static bool loses(
     const struct schedule_sequence *holder
 ) {
     int64_t held_us = machine->now_us - holder->since_us;
+    double row_us = schedule_cost_row(machine->cost, SCHEDULE_PREFILL);
+    int64_t rebuild_us = (int64_t)(holder->rebuild_rows * row_us);
     if (claim == CLAIM_PRESSING) {
-        return held_us >= SCHEDULE_HOLD_US && holding->slack > waiting->slack + SCHEDULE_MARGIN_US;
+        return held_us >= SCHEDULE_HOLD_US + rebuild_us &&
+               holding->slack > waiting->slack + SCHEDULE_MARGIN_US;
     }
-    if (held_us < SCHEDULE_TURN_US) {
+    if (held_us < SCHEDULE_TURN_US + SCHEDULE_REBUILD_TURNS * rebuild_us) {
         return false;
     }
     return claim == CLAIM_OVERDUE ||

@@ -41,6 +41,9 @@
 /* Nobody loses a slot that he has held for less; the second is against those that do not press. */
 #define SCHEDULE_HOLD_US 200000
 #define SCHEDULE_TURN_US 2000000
+/* Who would have to run rows again keeps his slot for so many times what these take, in addition
+ * (once, against a pressing one): a full pool of parked windows does not turn into rebuilding. */
+#define SCHEDULE_REBUILD_TURNS 4
 /* Who waited so long for a slot comes first of all, unless slots are so few that everybody would:
  * see schedule_slots. */
 #define SCHEDULE_PATIENCE_US 20000000
@@ -131,6 +134,7 @@ struct schedule_sequence {
     int32_t tokens_left;   /* estimate of what is still to be sampled */
     int32_t drafts;        /* rows of drafts wanted behind its decode row */
     int32_t blocks_needed; /* QUEUED: blocks to promise to it */
+    int32_t rebuild_rows;  /* ACTIVE: rows to run again should it lose its slot; 0: it is parked */
     bool is_decoding;      /* its next row follows a sampled token */
     bool is_restoring;     /* blocks are on their way from a tier: no rows, no slot */
     bool is_preemptible;   /* its window can be parked or rebuilt now */
