@@ -469,6 +469,13 @@ result kv_disk_write(
     if (is_failed(decided) || *outcome != KV_DISK_WRITTEN) {
         return decided;
     }
+    /* This key is what it says; so one of a ring that it would close is not. Any will do. */
+    disk_lock(disk);
+    uint32_t ring = disk_index_ring(&disk->index, &record->key, &record->parent);
+    disk_unlock(disk);
+    if (ring != DISK_NONE) {
+        remove_and_kill(disk, ring, KV_PREFIX_MISS_DAMAGED);
+    }
     uint64_t bytes = disk->stride + (needs_segment(disk) ? DISK_SEGMENT_HEADER : 0);
     if (!make_room(disk, bytes, &record->parent)) {
         disk_lock(disk);

@@ -221,8 +221,29 @@ disk_index_sibling(const struct disk_index *index, uint32_t entry, const struct 
     return skip_to_child(index, index->entries[entry].sibling_next, parent);
 }
 
+uint32_t disk_index_ring(
+    const struct disk_index *index, const struct kv_key *key, const struct kv_key *parent
+) {
+    if (disk_index_child(index, key) == NONE) {
+        return NONE; /* nearly always: parents are filed before their children */
+    }
+    uint32_t at = kv_key_is_root(parent) ? NONE : disk_index_get(index, parent);
+    while (at != NONE && !kv_key_equals(&index->entries[at].parent, key)) {
+        at = index->entries[at].parent_entry; /* ends, since there is no ring yet */
+    }
+    return at;
+}
+
+bool disk_index_admits(
+    const struct disk_index *index, const struct kv_key *key, const struct kv_key *parent
+) {
+    return !kv_key_is_root(key) && !kv_key_equals(key, parent) &&
+           disk_index_ring(index, key, parent) == NONE;
+}
+
 uint32_t disk_index_insert(struct disk_index *index, const struct disk_entry *entry) {
     ASSERT(index->count < index->capacity);
+    ASSERT(disk_index_admits(index, &entry->key, &entry->parent));
     uint32_t at = index->free;
     if (at != NONE) {
         index->free = index->entries[at].next;
@@ -243,12 +264,10 @@ uint32_t disk_index_insert(struct disk_index *index, const struct disk_entry *en
     chain_entry(index, at);
     index->count++;
     for (; child != NONE; child = disk_index_sibling(index, child, &e->key)) {
-        if (child != at) {
-            heap_remove(index, child);
-            index->entries[child].parent_entry = at;
-            heap_insert(index, child);
-            e->children++;
-        }
+        heap_remove(index, child);
+        index->entries[child].parent_entry = at;
+        heap_insert(index, child);
+        e->children++;
     }
     heap_insert(index, at);
     return at;
@@ -386,6 +405,9 @@ static result validate_entry(const struct disk_index *index, uint32_t at, struct
          child = disk_index_sibling(index, child, &e->key)) {
         children++;
     }
+    if (kv_key_is_root(&e->key) || kv_key_equals(&e->key, &e->parent)) {
+        FAIL(error, CORRUPT, "entry %u: the key of the root or of its own parent", at);
+    }
     int heap = heap_of(e);
     if (disk_index_get(index, &e->key) != at || e->parent_entry != parent ||
         e->children != children || (heap < 0) != (e->heap_at == NONE)) {
@@ -396,19 +418,36 @@ static result validate_entry(const struct disk_index *index, uint32_t at, struct
          (e->heap_at > 0 && goes_before(index, at, index->heaps[heap][(e->heap_at - 1) / 2])))) {
         FAIL(error, CORRUPT, "entry %u: heap %d at %u", at, heap, e->heap_at);
     }
+    uint32_t steps = 0;
+    for (parent = e->parent_entry; parent != NONE; parent = index->entries[parent].parent_entry) {
+        if (++steps >= index->count) {
+            FAIL(error, CORRUPT, "entry %u: a ring of parents", at);
+        }
+    }
     return OK;
 }
 
 result disk_index_validate(const struct disk_index *index, struct error *error) {
     uint32_t count = 0;
+    uint32_t in_heaps = 0;
     for (uint32_t i = 0; i < index->high; i++) {
         if (index->entries[i].segment != NONE) {
             TRY(validate_entry(index, i, error));
             count++;
+            in_heaps += index->entries[i].heap_at != NONE ? 1 : 0;
         }
     }
-    if (count != index->count) {
-        FAIL(error, CORRUPT, "%u entries, not %u", count, index->count);
+    uint32_t heaps = index->heap_counts[DISK_HEAP_ORPHANS] + index->heap_counts[DISK_HEAP_LEAVES];
+    if (count != index->count || in_heaps != heaps) {
+        FAIL(
+            error,
+            CORRUPT,
+            "%u entries, not %u; %u in heaps, not %u",
+            count,
+            index->count,
+            in_heaps,
+            heaps
+        );
     }
     return OK;
 }

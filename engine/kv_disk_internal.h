@@ -132,7 +132,18 @@ uint64_t disk_index_bytes(const struct disk_index *index);
 /* So that one insertion cannot fail. Expected errors: MEMORY, LIMIT (2^31 entries). */
 MUST_CHECK result disk_index_reserve(struct disk_index *index, struct error *error);
 uint32_t disk_index_get(const struct disk_index *index, const struct kv_key *key);
-/* The key is not there and room is reserved. Children that were there before are adopted. */
+/* Whether a block may be filed as what it says it is: it is not the root, not its own parent and in
+ * no ring of parents. Hashes are none of that; bytes of a file may say anything. */
+MUST_CHECK bool disk_index_admits(
+    const struct disk_index *index, const struct kv_key *key, const struct kv_key *parent
+);
+/* The entry above `parent`, or of it, that follows `key`: with `key` filed they are a ring, of which
+ * nothing is an orphan or a leaf, so nothing could ever go. DISK_NONE: there is none. */
+uint32_t disk_index_ring(
+    const struct disk_index *index, const struct kv_key *key, const struct kv_key *parent
+);
+/* The key is not there, is admitted, and room is reserved. Children that were there before are
+ * adopted. */
 uint32_t disk_index_insert(struct disk_index *index, const struct disk_entry *entry);
 /* Children become orphans. */
 void disk_index_remove(struct disk_index *index, uint32_t entry);
@@ -150,7 +161,7 @@ disk_index_sibling(const struct disk_index *index, uint32_t entry, const struct 
 /* Remembers why a key went; memory failing forgets. */
 void disk_index_forget(struct disk_index *index, const uint8_t key[16], enum kv_prefix_miss reason);
 enum kv_prefix_miss disk_index_reason(const struct disk_index *index, const struct kv_key *key);
-/* Counts, links, heaps and children agree. For tests. */
+/* Counts, links, heaps and children agree, and every way up ends. For tests. */
 MUST_CHECK result disk_index_validate(const struct disk_index *index, struct error *error);
 
 /* ---- segments ---- */

@@ -357,7 +357,12 @@ void disk_segment_kill(struct kv_disk *disk, uint32_t at, uint32_t slot) {
 
 /* ---- load ----------------------------------------------------------------------------------- */
 
-/* False: the same key is there already, or nothing can be filed: the slot is dead. */
+/* Wall times of files: of a clock that was ahead, or no times at all. */
+static int64_t time_until(int64_t time_ms, int64_t now) {
+    return time_ms < 0 ? 0 : time_ms < now ? time_ms : now;
+}
+
+/* *is_filed false: the same key is there already, or nothing can be filed: the slot is dead. */
 static result segment_file_record(
     struct kv_disk *disk,
     uint32_t at,
@@ -367,7 +372,8 @@ static result segment_file_record(
 ) {
     uint32_t lineage = 0;
     *is_filed = false;
-    if (disk_index_get(&disk->index, &found->key) != DISK_NONE) {
+    if (disk_index_get(&disk->index, &found->key) != DISK_NONE ||
+        !disk_index_admits(&disk->index, &found->key, &found->parent)) {
         return OK;
     }
     result numbered = disk_lineage_number(disk, &found->lineage, &lineage, error);
@@ -380,8 +386,8 @@ static result segment_file_record(
     const struct disk_entry entry = {
         .key = found->key,
         .parent = found->parent,
-        .created_ms = found->created_ms < now ? found->created_ms : now,
-        .used_ms = used < now ? used : now, /* of a clock that was ahead */
+        .created_ms = time_until(found->created_ms, now),
+        .used_ms = time_until(used, now),
         .lineage = lineage,
         .segment = at,
         .slot = found->slot,
@@ -420,36 +426,58 @@ static result read_head(
     return OK;
 }
 
+/* *is_dead: there is something, and it is not filed. */
+static result scan_slot(
+    struct kv_disk *disk,
+    uint32_t at,
+    uint32_t slot,
+    uint64_t file_bytes,
+    bool *is_dead,
+    struct error *error
+) {
+    uint8_t bytes[KV_DISK_HEADER_BYTES];
+    uint64_t offset = disk_slot_offset(disk, slot);
+    struct disk_record_header record;
+    struct view read;
+    TRY(read_head(disk, at, bytes, sizeof bytes, offset, &read, error));
+    enum disk_slot state = disk_record_decode(read, disk->block_bytes, &record);
+    if (state == DISK_SLOT_RECORD &&
+        (file_bytes - offset < KV_DISK_HEADER_BYTES + (uint64_t)disk->block_bytes ||
+         !disk_index_admits(&disk->index, &record.key, &record.parent))) {
+        state = DISK_SLOT_DAMAGED; /* torn behind its header, or no block can be named so */
+    }
+    bool is_filed = false;
+    if (state == DISK_SLOT_RECORD) {
+        const struct disk_index_entry entry = {
+            .key = record.key,
+            .parent = record.parent,
+            .lineage = record.lineage,
+            .slot = slot,
+            .created_ms = record.created_ms,
+            .used_ms = record.created_ms,
+        };
+        TRY(segment_file_record(disk, at, &entry, &is_filed, error));
+    }
+    disk->counts.damaged_found += state == DISK_SLOT_DAMAGED ? 1 : 0;
+    *is_dead = !is_filed && state != DISK_SLOT_HOLE;
+    return OK;
+}
+
+/* Destroys what is dead after all of it was seen: a page goes when all of its records are dead, and
+ * what was not scanned yet looks so. */
 static result segment_scan(
     struct kv_disk *disk, uint32_t at, uint32_t from, uint64_t file_bytes, struct error *error
 ) {
     struct disk_segment *segment = &disk->segments[at];
+    CLEANUP(free_cleanup) bool *dead = calloc((size_t)segment->slots + 1, sizeof *dead);
+    if (dead == NULL) {
+        FAIL(error, MEMORY, "no memory to scan %u records of a segment", segment->slots);
+    }
     for (uint32_t slot = from; slot < segment->slots; slot++) {
-        uint8_t bytes[KV_DISK_HEADER_BYTES];
-        uint64_t offset = disk_slot_offset(disk, slot);
-        struct disk_record_header record;
-        struct view read;
-        TRY(read_head(disk, at, bytes, sizeof bytes, offset, &read, error));
-        enum disk_slot state = disk_record_decode(read, disk->block_bytes, &record);
-        if (state == DISK_SLOT_RECORD &&
-            file_bytes - offset < KV_DISK_HEADER_BYTES + (uint64_t)disk->block_bytes) {
-            state = DISK_SLOT_DAMAGED; /* torn behind its header */
-        }
-        bool is_filed = false;
-        if (state == DISK_SLOT_RECORD) {
-            const struct disk_index_entry entry = {
-                .key = record.key,
-                .parent = record.parent,
-                .lineage = record.lineage,
-                .slot = slot,
-                .created_ms = record.created_ms,
-                .used_ms = record.created_ms,
-            };
-            TRY(segment_file_record(disk, at, &entry, &is_filed, error));
-        }
-        disk->counts.damaged_found += state == DISK_SLOT_DAMAGED ? 1 : 0;
-        if (!is_filed && state != DISK_SLOT_HOLE && disk->mode == KV_DISK_WRITER &&
-            !disk->keep_damaged) {
+        TRY(scan_slot(disk, at, slot, file_bytes, &dead[slot], error));
+    }
+    for (uint32_t slot = from; slot < segment->slots; slot++) {
+        if (dead[slot] && disk->mode == KV_DISK_WRITER && !disk->keep_damaged) {
             index_unlink(disk, segment);
             record_destroy(disk, at, slot);
         }
@@ -457,7 +485,19 @@ static result segment_scan(
     return OK;
 }
 
-/* *slots: how many the index file told about; 0 when it is missing, stale or damaged. */
+static void unfile_records(struct kv_disk *disk, struct disk_segment *segment) {
+    for (uint32_t slot = 0; slot < segment->slots; slot++) {
+        if (segment->by_slot[slot] != DISK_NONE) {
+            disk_index_remove(&disk->index, segment->by_slot[slot]);
+            segment->by_slot[slot] = DISK_NONE;
+            segment->live--;
+        }
+    }
+    ASSERT(segment->live == 0);
+}
+
+/* *slots: how many the index file told about; 0 when it is missing, stale or damaged, or names a
+ * block that cannot be there: then nothing in it is believed, and a scan sees what is there. */
 static result
 segment_load_index(struct kv_disk *disk, uint32_t at, uint32_t *slots, struct error *error) {
     struct disk_segment *segment = &disk->segments[at];
@@ -474,14 +514,18 @@ segment_load_index(struct kv_disk *disk, uint32_t at, uint32_t *slots, struct er
         return OK;
     }
     segment->has_index_file = true;
-    segment->is_changed = header.slots != segment->slots;
     for (uint32_t i = 0; i < header.count; i++) {
         struct disk_index_entry entry;
         bool is_filed = false;
         disk_index_entry_get(buffer_view(&file), i, &entry);
         TRY(segment_file_record(disk, at, &entry, &is_filed, error));
+        if (!is_filed) {
+            unfile_records(disk, segment);
+            return OK;
+        }
     }
     *slots = header.slots;
+    segment->is_changed = header.slots != segment->slots;
     return OK;
 }
 

@@ -89,6 +89,7 @@ static result put_record(struct export_job *job, uint32_t entry, struct error *e
 static result put_path(struct export_job *job, uint32_t entry, struct error *error) {
     uint32_t depth = 0;
     while (entry != DISK_NONE && job->wanted[entry] != 2) {
+        ASSERT(depth < job->disk->index.high); /* no ring: disk_index_admits */
         job->stack[depth++] = entry;
         entry = job->disk->index.entries[entry].parent_entry;
     }

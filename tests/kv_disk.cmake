@@ -19,6 +19,7 @@ add_test(NAME test_cache_cli COMMAND ${Python3_EXECUTABLE}
     ${PROJECT_SOURCE_DIR}/tests/test_cache_cli.py $<TARGET_FILE:hearth> $<TARGET_FILE:kv_disk_make>)
 set_tests_properties(test_cache_cli PROPERTIES TIMEOUT 300)
 hearth_fuzz(fuzz_kv_disk SOURCES fuzz_kv_disk.c LIBRARIES engine base)
+target_link_options(fuzz_kv_disk PRIVATE -Wl,--wrap=fdatasync,--wrap=fsync)
 # Built, not run; below the public headers, so not an example.
 add_executable(bench_kv_disk bench_kv_disk.c)
 target_link_libraries(bench_kv_disk PRIVATE engine base hearth_flags)

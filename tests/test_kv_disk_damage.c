@@ -258,6 +258,156 @@ static void kv_disk_segment_that_vanishes_is_a_miss(void **state) {
     tier_remove(&tier);
 }
 
+/* Small records share pages: what is destroyed at the start takes no neighbour along that the scan
+ * did not see yet. */
+static void kv_disk_scan_destroys_the_damaged_record_only(void **state) {
+    (void)state;
+    for (off_t slot = 0; slot < DEPTH; slot++) {
+        struct tier tier;
+        build(&tier);
+        flip(&tier, "seg-00000001.data", 4096 + slot * (off_t)kv_disk_stride(SMALL_BYTES) + 40);
+        assert_int_equal(unlink(tier_path(&tier, "seg-00000001.index")), 0);
+        tier_open(&tier);
+        assert_int_equal(tier_counts(&tier).damaged_found, 1);
+        assert_false(tier_has(&tier, 1000, (int32_t)slot));
+        assert_int_equal(count_readable(&tier), TEXTS * DEPTH - 1);
+        tier_remove(&tier);
+    }
+}
+
+/* ---- what no block can be, with checksums that hold ------------------------------------------ */
+
+enum lie { LIE_ROOT, LIE_OWN_PARENT, LIE_RING, LIE_TIMES, LIES };
+
+/* Makes of the block at depth 0 what cannot be; the ring is closed by the one at depth `deepest`. */
+static void
+tell_lie(const struct tier *tier, enum lie lie, int32_t deepest, uint8_t *key, uint8_t *parent) {
+    struct block block;
+    block_make(tier, 1000, deepest, &block);
+    switch (lie) {
+    case LIE_ROOT:
+        memset(key, 0, 32);
+        break;
+    case LIE_OWN_PARENT:
+        memcpy(parent, key, 32);
+        break;
+    case LIE_RING:
+        memcpy(parent, block.key.bytes, 32);
+        break;
+    case LIE_TIMES:
+    case LIES:
+        break;
+    }
+}
+
+static void lie_in_record(const struct tier *tier, enum lie lie, int32_t deepest) {
+    uint8_t header[KV_DISK_HEADER_BYTES];
+    const int64_t before_all_time = INT64_MIN;
+    int fd = open(tier_path(tier, "seg-00000001.data"), O_RDWR);
+    assert_true(fd >= 0 && pread(fd, header, sizeof header, 4096) == sizeof header);
+    tell_lie(tier, lie, deepest, header + 32, header + 64);
+    if (lie == LIE_TIMES) {
+        memcpy(header + 16, &before_all_time, 8);
+    }
+    disk_checksum(header, 656, header + 656);
+    assert_int_equal(pwrite(fd, header, sizeof header, 4096), sizeof header);
+    (void)close(fd);
+    assert_int_equal(unlink(tier_path(tier, "seg-00000001.index")), 0);
+}
+
+static void lie_in_index_file(const struct tier *tier, enum lie lie, int32_t deepest) {
+    const int64_t before_all_time = INT64_MIN;
+    CLEANUP(buffer_deinit) struct buffer file = {0};
+    struct error error;
+    buffer_init(&file, (size_t)1 << 20);
+    assert_true(is_ok(file_read(tier_path(tier, "seg-00000001.index"), &file, &error)));
+    uint8_t *entry = file.data + DISK_INDEX_HEADER;
+    tell_lie(tier, lie, deepest, entry, entry + 32);
+    if (lie == LIE_TIMES) {
+        memcpy(entry + 104, &before_all_time, 8);
+        memcpy(entry + 112, &before_all_time, 8);
+    }
+    size_t summed = file.length - DISK_CHECKSUM_BYTES;
+    disk_checksum(file.data, summed, file.data + summed);
+    int fd = open(tier_path(tier, "seg-00000001.index"), O_WRONLY);
+    assert_true(fd >= 0 && pwrite(fd, file.data, file.length, 0) == (ssize_t)file.length);
+    (void)close(fd);
+}
+
+/* Nothing is so entangled that it could never go. */
+static void check_all_can_go(struct tier *tier, int64_t blocks) {
+    check_index(tier);
+    assert_int_equal(tier_counts(tier).blocks, blocks);
+    (void)kv_disk_advance(tier->disk); /* counts with times */
+    assert_int_equal(tier_counts(tier).blocks, blocks);
+    assert_int_equal(kv_disk_drop(tier->disk, 0), blocks);
+    check_index(tier);
+}
+
+static void kv_disk_record_that_no_block_can_be_is_dropped(void **state) {
+    (void)state;
+    for (enum lie lie = LIE_ROOT; lie < LIES; lie++) {
+        struct tier tier;
+        build(&tier);
+        lie_in_record(&tier, lie, DEPTH - 1);
+        tier.options.mode = KV_DISK_READER;
+        tier_open(&tier);
+        check_index(&tier);
+        tier_close(&tier);
+        tier.options.mode = KV_DISK_WRITER;
+        tier_open(&tier);
+        int64_t dropped = lie == LIE_TIMES ? 0 : 1;
+        assert_int_equal(tier_counts(&tier).damaged_found, dropped);
+        /* Of the ring the last one is dropped; the first is found out by its reading. */
+        assert_int_equal(tier_has(&tier, 1000, 0), lie == LIE_RING || lie == LIE_TIMES);
+        assert_int_equal(tier_has(&tier, 1000, DEPTH - 1), lie != LIE_RING);
+        assert_int_equal(
+            count_readable(&tier), TEXTS * DEPTH - (lie == LIE_RING ? 2 : (int32_t)dropped)
+        );
+        check_all_can_go(&tier, TEXTS * DEPTH - (lie == LIE_RING ? 2 : dropped));
+        tier_remove(&tier);
+    }
+}
+
+static void kv_disk_index_file_that_no_block_can_be_is_not_believed(void **state) {
+    (void)state;
+    for (enum lie lie = LIE_ROOT; lie < LIES; lie++) {
+        struct tier tier;
+        build(&tier);
+        lie_in_index_file(&tier, lie, DEPTH - 1);
+        tier_open(&tier);
+        check_index(&tier);
+        assert_int_equal(tier_counts(&tier).damaged_found, 0);
+        assert_int_equal(count_readable(&tier), TEXTS * DEPTH); /* the records are right */
+        tier_reopen(&tier);                                     /* and a right file was written */
+        assert_int_equal(count_readable(&tier), TEXTS * DEPTH);
+        check_all_can_go(&tier, TEXTS * DEPTH);
+        tier_remove(&tier);
+    }
+}
+
+static void kv_disk_block_that_would_close_a_ring_drops_the_lie(void **state) {
+    (void)state;
+    struct tier tier;
+    tier_make_in_memory(&tier, SMALL_BYTES);
+    tier_open(&tier);
+    tier_put_path(&tier, 1000, DEPTH);
+    tier_close(&tier);
+    lie_in_index_file(&tier, LIE_RING, DEPTH); /* the parent that it names is not there yet */
+    tier_open(&tier);
+    assert_true(tier_has(&tier, 1000, 0));
+    assert_int_equal(tier_put(&tier, 1000, DEPTH), KV_DISK_WRITTEN);
+    check_index(&tier);
+    assert_false(tier_has(&tier, 1000, 0));
+    assert_int_equal(tier_why(&tier, 1000, 0), KV_PREFIX_MISS_DAMAGED);
+    assert_int_equal(tier_put(&tier, 1000, 0), KV_DISK_WRITTEN);
+    for (int32_t i = 0; i <= DEPTH; i++) {
+        assert_true(tier_get(&tier, 1000, i));
+    }
+    check_all_can_go(&tier, DEPTH + 1);
+    tier_remove(&tier);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kv_disk_flipped_block_is_quarantined_once),
@@ -265,6 +415,10 @@ int main(void) {
         cmocka_unit_test(kv_disk_swapped_and_copied_segments_stay_right),
         cmocka_unit_test(kv_disk_random_damage_is_never_wrong),
         cmocka_unit_test(kv_disk_segment_that_vanishes_is_a_miss),
+        cmocka_unit_test(kv_disk_scan_destroys_the_damaged_record_only),
+        cmocka_unit_test(kv_disk_record_that_no_block_can_be_is_dropped),
+        cmocka_unit_test(kv_disk_index_file_that_no_block_can_be_is_not_believed),
+        cmocka_unit_test(kv_disk_block_that_would_close_a_ring_drops_the_lie),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
