@@ -42,7 +42,7 @@ void guard_limits_default(struct guard_limits *out) {
     *out = (struct guard_limits){
         .loop_span_max = GUARD_SPAN_MAX,
         .loop_times = 32,
-        .loop_tokens = 512,
+        .loop_tokens = 1024,
     };
 }
 
