@@ -115,6 +115,16 @@ void lookup_append(struct lookup *lookup, const int32_t *ids, int32_t count) {
     }
 }
 
+/* The latest place of its n-gram goes; that before takes over. */
+static void unlink_gram(struct lookup *lookup, int32_t level, int32_t position) {
+    if (has_gram(lookup, level, position)) {
+        int32_t *head = head_of(lookup, level, position);
+        if (*head == position + 1) {
+            *head = *link_of(lookup, level, position);
+        }
+    }
+}
+
 void lookup_truncate(struct lookup *lookup, int32_t length) {
     ASSERT(length >= 0 && length <= lookup->length);
     if (length <= lookup->first) {
@@ -125,12 +135,7 @@ void lookup_truncate(struct lookup *lookup, int32_t length) {
     }
     for (int32_t position = lookup->length - 1; position >= length; position--) {
         for (int32_t level = 0; level < LEVELS; level++) {
-            if (has_gram(lookup, level, position)) {
-                int32_t *head = head_of(lookup, level, position);
-                if (*head == position + 1) {
-                    *head = *link_of(lookup, level, position);
-                }
-            }
+            unlink_gram(lookup, level, position);
         }
     }
     lookup->length = length;

@@ -295,7 +295,7 @@ static int32_t collect_waiting(
     }
     /* Turns alone take so long that nobody is overdue for less than four rounds of them. */
     int64_t slots = machine->slots_total < 1 ? 1 : machine->slots_total;
-    int64_t rounds = 4 * SCHEDULE_TURN_US * ((waiting + slots - 1) / slots);
+    int64_t rounds = (int64_t)4 * SCHEDULE_TURN_US * ((waiting + slots - 1) / slots);
     int64_t patience_us = rounds > SCHEDULE_PATIENCE_US ? rounds : SCHEDULE_PATIENCE_US;
     for (int32_t i = 0; i < waiting; i++) {
         struct key *key = &schedule->keys[i];
