@@ -101,11 +101,15 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
     TRY(backend_open(&shape, &engine->backend, error));
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
+    if (plan->has_draft_stages) {
+        kv_layout_add_draft(config, &layout);
+    }
     struct kv_cache_shape cache = engine_cache_shape(plan, &layout);
     TRY(kv_cache_init_shape(&engine->cache, engine->backend, &layout, &cache, error));
     struct forward_options forward = {
         .rows_max = plan->step_rows_max,
         .sequences_max = plan->sequences_max,
+        .exports_targets = plan->has_draft_stages,
     };
     TRY(forward_create(
         &engine->forward,
@@ -116,6 +120,9 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
         &forward,
         error
     ));
+    if (plan->has_draft_stages) {
+        TRY(draft_create(&engine->draft, engine->forward, error));
+    }
     return sampler_create(&engine->sampler, config->vocabulary, error);
 }
 
@@ -327,6 +334,7 @@ void engine_close(struct engine *engine) {
     free(engine->events);
     free(engine->contexts);
     sampler_destroy(engine->sampler);
+    draft_destroy(engine->draft);
     forward_destroy(engine->forward);
     kv_cache_deinit(&engine->cache);
     if (engine->backend != NULL) {

@@ -98,6 +98,8 @@ struct engine_plan {
     int32_t context_max, sequences_max, step_rows_max, threads;
     int32_t windows_max;
     int64_t kv_tokens_max; /* that live sequences may hold together, whole blocks */
+    bool
+        has_draft_stages; /* makes drafts with the model's stages: windows and scratch hold theirs */
 };
 
 /* Expected errors: those of opening a model; LIMIT when it does not fit, naming the shortfall. */

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 
 #include "base/sha256.h"
+#include "draft.h"
 #include "engine.h"
 #include "forward.h"
 #include "kv_store.h"
@@ -105,6 +106,7 @@ struct engine {
     struct kv_lineage root;
     struct clock clock;
     struct forward *forward;
+    struct draft *draft; /* null: the plan has no draft stages */
     struct sampler *sampler;
     struct engine_plan plan;
     struct engine_info info;

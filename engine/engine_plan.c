@@ -245,6 +245,17 @@ static uint64_t plan_cache(
     return total;
 }
 
+/* A checkpoint without draft stages' weights has none, whatever its configuration says. */
+static bool plans_draft_stages(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct model_size *size,
+    const struct engine_plan *plan
+) {
+    return !options->has_no_speculation && size->groups[MODEL_GROUP_DRAFT_HEADS].tensors > 0 &&
+           config->draft_block <= plan->step_rows_max;
+}
+
 uint64_t engine_queue_bytes(int32_t sequences_max) {
     struct engine_queue_size size = engine_queue_size(sequences_max);
     return size.contexts * sizeof(struct context) +
@@ -271,7 +282,9 @@ static uint64_t plan_scratch(
     struct forward_options shape = {
         .rows_max = plan->step_rows_max,
         .sequences_max = plan->sequences_max,
+        .exports_targets = plan->has_draft_stages,
     };
+    uint64_t drafts = plan->has_draft_stages ? draft_scratch_bytes(config, &shape) : 0;
     uint64_t vocabulary = (uint64_t)config->vocabulary;
     uint64_t logits =
         (2 * (uint64_t)plan->sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
@@ -279,8 +292,8 @@ static uint64_t plan_scratch(
     forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
     backend.name = options->backend;
     backend.threads = plan->threads;
-    return forward_scratch_bytes(config, &shape) + logits + backend_scratch_bytes(&backend) +
-           engine_queue_bytes(plan->sequences_max);
+    return forward_scratch_bytes(config, &shape) + drafts + logits +
+           backend_scratch_bytes(&backend) + engine_queue_bytes(plan->sequences_max);
 }
 
 result engine_plan_fill(
@@ -295,6 +308,10 @@ result engine_plan_fill(
     TRY(fill_counts(options, config, &plan, error));
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
+    plan.has_draft_stages = plans_draft_stages(options, config, size, &plan);
+    if (plan.has_draft_stages) {
+        kv_layout_add_draft(config, &layout);
+    }
     plan.kv_bytes_per_token = kv_layout_token_bytes(&layout);
     plan.scratch_bytes = plan_scratch(options, config, &plan);
     plan.memory_max = options->memory_max != 0 ? options->memory_max
