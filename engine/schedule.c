@@ -72,7 +72,8 @@ schedule_slack(const struct schedule_machine *machine, const struct schedule_seq
     double left = (double)sequence->deadline_us - (double)machine->now_us -
                   sequence->rows_left * schedule_cost_row(cost, SCHEDULE_PREFILL) -
                   sequence->tokens_left * cost->step_us;
-    return left < 0 ? 0 : (int64_t)left;
+    /* Further away than a double can tell from the end of all numbers: as good as none. */
+    return left < 0 ? 0 : left >= 9e18 ? SCHEDULE_SLACK_NONE : (int64_t)left;
 }
 
 static bool comes_before(const struct key *a, const struct key *b) {

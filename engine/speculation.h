@@ -35,7 +35,8 @@ struct speculation {
     uint64_t drafted, accepted; /* in all */
 };
 
-/* What a step with this request costs; see schedule_cost_row and _fixed. */
+/* What a step with this request costs; see schedule_cost_row and _fixed. Without the rows of prompts:
+ * drafts take these rows' place. */
 struct speculation_price {
     double step_us;    /* predicted without any draft of this request */
     double row_us;     /* that each draft adds to the step */

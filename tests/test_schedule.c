@@ -90,7 +90,8 @@ static void slack_is_what_is_left_after_the_estimated_rest(void **state) {
         {NOW + 5 * SECOND, 4000, 1000000, 0},      /* cannot be met: no less than zero */
         {NOW - 5 * SECOND, 0, 0, 0},               /* over */
         {1, 0, 0, 0},
-        {INT64_MAX, 0, 0, INT64_MAX - NOW},
+        {9000000 * (int64_t)SECOND, 0, 0, 9000000 * (int64_t)SECOND - NOW},
+        {INT64_MAX, 0, 0, SCHEDULE_SLACK_NONE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct schedule_sequence sequence = {
