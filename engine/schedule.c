@@ -584,11 +584,14 @@ void schedule_rows(
     struct schedule_step *out
 ) {
     ASSERT(count >= 0 && count <= schedule->sequences_max);
-    ASSERT(machine->rows_max >= 1 && machine->entries_max >= 1);
     const struct schedule_cost *cost = machine->cost;
     out->entries = schedule->entries;
     out->entry_count = 0;
     out->rows = (struct schedule_rows_count){0};
+    out->predicted_us = 0;
+    if (machine->rows_max < 1 || machine->entries_max < 1) {
+        return; /* others fill the step */
+    }
     struct runnable runnable = collect_runnable(schedule, machine, sequences, count);
     choose_kind(schedule, machine, ceiling_of(machine, &runnable), &runnable);
     double ceiling = ceiling_of(machine, &runnable);

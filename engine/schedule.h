@@ -144,8 +144,8 @@ struct schedule_machine {
     int64_t now_us;
     const struct schedule_cost *cost;
     int64_t target_us;   /* 0: SCHEDULE_STEP_TARGET_US */
-    int32_t rows_max;    /* of a step */
-    int32_t entries_max; /* sequences of a step */
+    int32_t rows_max;    /* of a step; 0: nothing fits */
+    int32_t entries_max; /* sequences of a step; 0: nothing fits */
     int32_t slots_total, slots_free;
     int64_t blocks_total;    /* of the pool */
     int64_t blocks_promised; /* taken by live sequences or promised to admitted ones */

@@ -365,6 +365,15 @@ static void rows_of_nobody_make_an_empty_step(void **state) {
     struct world *world = world_create();
     decide_rows(world);
     assert_int_equal(world->step.entry_count, 0);
+    add_decoding(world);
+    world->machine.entries_max = 0; /* no place is left */
+    decide_rows(world);
+    assert_int_equal(world->step.entry_count, 0);
+    world->machine.entries_max = 1;
+    world->machine.rows_max = 0;
+    decide_rows(world);
+    assert_int_equal(world->step.entry_count, 0);
+    assert_true(world->step.predicted_us == 0);
     decide_slots(world);
     decide_admission(world);
     assert_int_equal(world->step.activate_count + world->step.admit_count, 0);
