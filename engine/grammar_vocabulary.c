@@ -127,8 +127,10 @@ static result build_form(
     size_t rest_count = 0;
     for (size_t i = 0; i < count; i++) {
         size_t characters = plain_characters(tokens[i].bytes, form);
-        if (characters == 0) {
+        if (characters == 0 || characters > GRAMMAR_PLAIN_CHARACTERS) {
             rest[rest_count++] = tokens[i];
+        }
+        if (characters == 0) {
             continue;
         }
         size_t first = characters <= GRAMMAR_PLAIN_CHARACTERS ? characters - 1 : sets - 1;
