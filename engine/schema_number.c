@@ -85,7 +85,7 @@ static result choose_whole(
             TRY(choose_equal_length(choice, from, to, digits, next, error));
         }
         first = last + 1;
-        last = last * 10 + 9;
+        last = digits < GRAMMAR_NUMBER_DIGITS ? last * 10 + 9 : last;
     }
     return OK;
 }
