@@ -156,6 +156,12 @@ static void rows_extend(struct kv_draft_rows *rows, int32_t first, int32_t end) 
     rows->end = end;
 }
 
+int32_t draft_rows_seen(const struct draft *draft, const struct kv_sequence *sequence) {
+    const struct kv_draft_rows *rows = &sequence->draft;
+    int32_t count = rows->end == sequence->computed ? rows->end - rows->first : 0;
+    return count < draft->config->window ? count : draft->config->window;
+}
+
 /* Fills the segments and views of the rows to keep; returns how many there are. */
 static int32_t plan_commit(
     struct draft *draft,

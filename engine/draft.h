@@ -42,6 +42,9 @@ MUST_CHECK result draft_commit(
     struct error *error
 );
 
+/* Rows that a pass over the sequence would find in the rings, 0 to W; with few it guesses badly. */
+int32_t draft_rows_seen(const struct draft *draft, const struct kv_sequence *sequence);
+
 struct draft_request {
     struct kv_sequence *sequence; /* computed > 0; once per call */
     int32_t token;                /* drawn for position `computed`, appended or not */

@@ -46,8 +46,13 @@ static void layout_of_release_costs_890_bytes_per_token(void **state) {
     assert_int_equal(layout.sources[0].main_record_bytes, 288);
     assert_int_equal(layout.ring_bytes, 67584);
     assert_int_equal((size_t)layout.pending_count * layout.pending_bytes, 12288);
-    /* 40 rings and the pending pairs; the three draft rings are not kept yet. */
-    assert_int_equal(layout.state_bytes, 40 * 67584 + 12288);
+    assert_int_equal(layout.state_bytes, 40 * 67584 + 12288); /* rings and pending pairs */
+    /* Draft rings have room for the 5 rows of a block beside the window's 128. */
+    config->draft_layers = 3;
+    config->draft_block = 5;
+    kv_layout_add_draft(config, &layout);
+    assert_int_equal(layout.draft_ring_bytes, 70272);
+    assert_int_equal(layout.state_bytes, 40 * 67584 + 3 * 70272 + 12288);
     free(config);
 }
 
