@@ -1,5 +1,5 @@
 # Draft stages.
-foreach(part golden rings)
+foreach(part golden parking rings)
     hearth_test(test_draft_${part}
         SOURCES test_draft_${part}.c forward_support.c test_safetensors.c
         LIBRARIES engine kernels base)
