@@ -1,4 +1,5 @@
-/* Draws per second of the sampler, by settings and size of the vocabulary. Built, not run by ctest.
+/* Draws per second of the sampler, by settings and size of the vocabulary; what a token costs the guard
+ * and the stop strings. Built, not run by ctest.
  *
  * Usage: bench_sampler [ROUNDS]
  *
@@ -6,7 +7,9 @@
  * line is the median of ROUNDS (7) rounds, which take turns with those of all other lines, so that a
  * loaded machine slows all alike. */
 #include "base/bytes.h"
+#include "engine/guard.h"
 #include "engine/sampler.h"
+#include "engine/stop.h"
 
 #include <inttypes.h>
 #include <time.h>
@@ -148,18 +151,71 @@ static result run(struct bench *bench, int rounds, struct error *error) {
     return OK;
 }
 
+/* Guard at its default limits and four stop strings, on tokens of six bytes. */
+static result time_watchers(struct error *error) {
+    enum { TOKENS = 200000 };
+    static const struct guard_markers none = {.thinking_open = -1, .thinking_close = -1};
+    const struct view strings[] = {
+        view_of_text("\n\nUser:"),
+        view_of_text("</answer>"),
+        view_of_text("END"),
+        view_of_text("```"),
+    };
+    struct stop_options options = {.strings = strings, .string_count = COUNT_OF(strings)};
+    struct guard_limits limits;
+    guard_limits_default(&limits);
+    struct guard *guard = NULL;
+    struct guard_state *state = NULL;
+    struct stop *stop = NULL;
+    TRY(guard_create(&guard, &limits, &none, error));
+    TRY(guard_state_create(&state, false, error));
+    TRY(stop_create(&stop, &options, error));
+    uint64_t random = SEED;
+    struct view bytes = view_of_text(" token");
+    int64_t began = now_ns();
+    int32_t verdicts = 0;
+    for (int32_t i = 0; i < TOKENS; i++) {
+        struct guard_finding finding;
+        int32_t id = (int32_t)(next_random(&random) % 1000);
+        verdicts += guard_feed(guard, state, id, bytes, &finding) != GUARD_GO_ON;
+    }
+    int64_t guarded = now_ns();
+    struct stop_state now = {0};
+    for (int32_t i = 0; i < TOKENS; i++) {
+        struct stop_match match;
+        verdicts += stop_feed(stop, &now, i, bytes, &match);
+    }
+    int64_t ended = now_ns();
+    printf(
+        "guard, spans to %d: %.0f ns a token\n", GUARD_SPAN_MAX, (double)(guarded - began) / TOKENS
+    );
+    printf(
+        "four stop strings: %.0f ns a token (%d verdicts)\n",
+        (double)(ended - guarded) / TOKENS,
+        verdicts
+    );
+    stop_destroy(stop);
+    guard_state_destroy(state);
+    guard_destroy(guard);
+    return OK;
+}
+
 int main(int argc, char **argv) {
     uint64_t rounds = 7;
     if (argc > 1 &&
         (!parse_u64(view_of_text(argv[1]), &rounds) || rounds == 0 || rounds > ROUNDS_MAX)) {
-        fprintf(stderr, "usage: bench_sampler [ROUNDS]\n");
+        (void)fprintf(stderr, "usage: bench_sampler [ROUNDS]\n");
         return 2;
+    }
+    struct error error = {0};
+    if (is_failed(time_watchers(&error))) {
+        (void)fprintf(stderr, "bench_sampler: %s\n", error.message);
+        return 1;
     }
     static const int32_t vocabularies[] = {4096, 129280};
     for (size_t v = 0; v < COUNT_OF(vocabularies); v++) {
         struct bench bench = {.vocabulary = vocabularies[v]};
         size_t count = (size_t)bench.vocabulary;
-        struct error error = {0};
         bench.logits = calloc(ROWS * count, sizeof *bench.logits);
         bench.mask = calloc((count + 63) / 64, sizeof *bench.mask);
         result done = {RESULT_MEMORY};
@@ -174,7 +230,7 @@ int main(int argc, char **argv) {
         free(bench.mask);
         free(bench.logits);
         if (is_failed(done)) {
-            fprintf(stderr, "bench_sampler: %s\n", error.message);
+            (void)fprintf(stderr, "bench_sampler: %s\n", error.message);
             return 1;
         }
     }

@@ -354,15 +354,16 @@ static void texts_that_repeat_by_nature_are_no_loops(void **state) {
 /* What models do when they run away, as text. */
 static void texts_without_end_are_loops(void **state) {
     (void)state;
+    static const char circle[] = "Let me check the tests. The tests pass. Wait, one of them fails. "
+                                 "Let me check why it fails: "
+                                 "the file is missing. I should create the file, then run the "
+                                 "tests again, and then report. ";
     static const char *const texts[] = {
         "I will now read the file again.\n",
         "a",
         "\n",
         "return NULL;\n}\n\nstatic int f(void) {\n    ",
-        "Let me check the tests. The tests pass. Wait, one of them fails. Let me check why it "
-        "fails: "
-        "the file is missing. I should create the file, then run the tests again, and then "
-        "report. ",
+        circle,
     };
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         struct buffer text;
@@ -463,16 +464,17 @@ static void calls_of_the_chat_format_are_known(void **state) {
     struct guard_limits limits = {.call_max = 40};
     struct fixture fixture;
     setup(&fixture, &limits, &markers, true);
-    static const char *const texts[] = {
-        "I use ｜DSML｜ <｜DSML｜ calls> now.</think>\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke "
-        "name=\"ls\">\n"
-        "</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+    static const char closed[] =
+        "I use ｜DSML｜ <｜DSML｜ calls> now.</think>\n\n<｜DSML｜ calls>\n"
+        "<｜DSML｜ invoke name=\"ls\">\n</｜DSML｜ invoke>\n</｜DSML｜ calls>";
+    static const char plain[] =
         " and then some more text that goes on and on for a good while without any call in it at "
         "all: "
-        "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20.",
+        "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20.";
+    static const char open[] =
         "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"ls\">\n<｜DSML｜ parameter name=\"path\" "
-        "string=\"true\">a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t/u/v/w/x/y/z/a/b/c/d/e/f/g/h/i/j/k",
-    };
+        "string=\"true\">a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t/u/v/w/x/y/z/a/b/c/d/e/f/g/h/i/j/k";
+    static const char *const texts[] = {closed, plain, open};
     for (size_t t = 0; t < COUNT_OF(texts); t++) {
         struct token_list ids;
         struct error error;
