@@ -419,13 +419,15 @@ growth_of(const struct kv_cache *cache, const struct kv_sequence *sequence, int3
     return growth;
 }
 
-/* Whether growing takes blocks that others were promised. What nobody was promised is free as long as
- * it is there. */
+/* Whether growing takes blocks that others were promised. A block that it copies because a tree or a
+ * snapshot holds it too can be freed afterwards. What nobody was promised is free as long as it is
+ * there. */
 static bool
-takes_promised(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t taken) {
+takes_promised(const struct kv_cache *cache, const struct kv_sequence *sequence, int32_t tokens) {
     int32_t others = cache->block_promised_count - sequence->promised;
-    return others > 0 && taken > sequence->promised &&
-           (int64_t)cache->block_live_count + others + taken > cache->block_total;
+    int32_t more = blocks_to_take(cache, sequence, tokens);
+    return others > 0 && more > sequence->promised &&
+           (int64_t)cache->block_live_count + others + more > cache->block_total;
 }
 
 result kv_cache_reserve(
@@ -442,7 +444,7 @@ result kv_cache_reserve(
     }
     int32_t taken = growth.missing + growth.copies;
     if (wanted > cache->blocks_max || taken > cache->block_free_count ||
-        takes_promised(cache, sequence, taken)) {
+        takes_promised(cache, sequence, tokens)) {
         FAIL(
             error,
             LIMIT,

@@ -180,6 +180,11 @@ static void cut_replays(struct kv_store *store, struct kv_binding *binding, int3
     }
 }
 
+/* Positions whose entries are there. */
+static int32_t stored(const struct kv_sequence *sequence) {
+    return sequence->computed > sequence->kept ? sequence->computed : sequence->kept;
+}
+
 /* Replays of a contract that did not happen, because it was cancelled. Its last one of the decoder
  * did, once rows from its floor on ran: an encoder replay may be due behind that floor. */
 static void drop_planned(struct kv_store *store, struct kv_binding *binding) {
@@ -190,7 +195,7 @@ static void drop_planned(struct kv_store *store, struct kv_binding *binding) {
     int32_t floor = sequence->decoder_floor;
     cut_replays(store, binding, binding->repeat);
     binding->repeat = -1;
-    if (floor > 0 && floor < sequence->computed) {
+    if (floor > 0 && floor <= stored(sequence)) {
         kv_store_add_replay(store, binding, WINDOW_REPLAY_DECODER, floor + store->options.window);
     }
 }
@@ -209,15 +214,16 @@ void kv_store_extend(
     if (binding->is_replay) {
         sequence->decoder_floor = bound;
         kv_store_add_replay(store, binding, WINDOW_REPLAY_DECODER, prompt_end);
-    } else if (sequence->decoder_floor > sequence->computed) {
-        /* A replay was cancelled before it reached its window: decoder rows begin here. In a list
-         * that is full its entry gives way, since no row depends on it. */
-        sequence->decoder_floor = sequence->computed;
+    } else if (sequence->decoder_floor > stored(sequence)) {
+        /* A replay was cancelled before it reached its window: decoder rows begin here; or, while
+         * windows are rebuilt, where that is done, since those of the encoder serve no decoder row
+         * before. In a list that is full its entry gives way, since no row depends on it. */
+        sequence->decoder_floor = stored(sequence);
         if (binding->replay_count == ENGINE_REPLAYS_MAX) {
             cut_replays(store, binding, ENGINE_REPLAYS_MAX - 1);
         }
         kv_store_add_replay(
-            store, binding, WINDOW_REPLAY_DECODER, sequence->computed + store->options.window
+            store, binding, WINDOW_REPLAY_DECODER, stored(sequence) + store->options.window
         );
     }
     kv_store_plan_cut(store, binding);

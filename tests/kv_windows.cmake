@@ -10,3 +10,7 @@ hearth_test(test_kv_footprint
 hearth_test(test_kv_window SOURCES test_kv_window.c failing_memory.c LIBRARIES engine kernels base)
 target_link_options(test_kv_window PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap)
+# Sequences that take turns in window slots.
+hearth_test(test_kv_turns
+    SOURCES test_kv_turns.c forward_support.c test_safetensors.c
+    LIBRARIES engine kernels base)
