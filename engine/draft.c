@@ -522,6 +522,29 @@ static result guess_some(
     return OK;
 }
 
+/* Guesses of `count` sequences whose rows fit a step: the stages once, the head as often as its rows
+ * need. */
+static result pass(
+    struct draft *draft,
+    const struct draft_request *requests,
+    int32_t count,
+    struct draft_proposal *proposals,
+    struct error *error
+) {
+    draft_begin(draft, requests, count);
+    for (int32_t stage = 0; stage < draft->config->draft_layers; stage++) {
+        draft_stage(draft, stage);
+    }
+    draft_head(draft);
+    draft->counters.passes++;
+    draft->counters.rows += (uint64_t)(count * draft->block);
+    for (int32_t done = 0; done < count; done += draft->per_head) {
+        int32_t some = count - done < draft->per_head ? count - done : draft->per_head;
+        TRY(guess_some(draft, requests + done, done * draft->block, some, proposals + done, error));
+    }
+    return OK;
+}
+
 result draft_propose(
     struct draft *draft,
     const struct draft_request *requests,
@@ -534,23 +557,10 @@ result draft_propose(
         ASSERT(requests[s].wanted >= 1 && requests[s].wanted <= draft->block);
         ASSERT(requests[s].token >= 0 && requests[s].token < draft->config->vocabulary);
     }
-    for (int32_t done = 0; done < count;) {
+    for (int32_t done = 0; done < count; done += draft->at_once) {
         int32_t some = count - done < draft->at_once ? count - done : draft->at_once;
-        draft_begin(draft, requests + done, some);
-        for (int32_t stage = 0; stage < draft->config->draft_layers; stage++) {
-            draft_stage(draft, stage);
-        }
-        draft_head(draft);
-        draft->counters.passes++;
-        draft->counters.rows += (uint64_t)(some * draft->block);
-        for (int32_t s = 0; s < some; s += draft->per_head) {
-            int32_t few = some - s < draft->per_head ? some - s : draft->per_head;
-            int32_t at = done + s;
-            result guessed =
-                guess_some(draft, requests + at, s * draft->block, few, proposals + at, error);
-            TRY_NOTE(error, guessed, "draft stages");
-        }
-        done += some;
+        result passed = pass(draft, requests + done, some, proposals + done, error);
+        TRY_NOTE(error, passed, "draft stages");
     }
     return OK;
 }

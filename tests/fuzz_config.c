@@ -1,7 +1,27 @@
 /* Any text as config.json: what is accepted is a plan that the forward pass can follow. */
+#include "engine/draft.h"
 #include "engine/weights.h"
 
 #define VISITS_MAX 20000 /* a configuration may ask for millions of tensors */
+
+static void check_draft(const struct model_config *c) {
+    for (int32_t l = c->layers; l < c->layers + c->draft_layers; l++) {
+        const struct layer_plan *plan = &c->plan[l];
+        ASSERT(plan->mode == LAYER_WINDOW && plan->ratio == 0 && !plan->compress_rope);
+        ASSERT(plan->source == -1 && plan->select_layer == -1 && plan->engram == -1);
+    }
+    if (c->draft_layers > 0) {
+        ASSERT(c->draft_block >= 1 && c->draft_block <= DRAFT_BLOCK_MAX);
+        ASSERT(c->draft_markov_rank % 32 == 0);
+        ASSERT(c->draft_experts_chosen <= c->draft_experts);
+        ASSERT(c->draft_noise_id < c->vocabulary);
+        ASSERT(c->draft_target_count > 0);
+    }
+    for (int32_t i = 0; i < c->draft_target_count; i++) {
+        ASSERT(c->draft_targets[i] < c->layers);
+        ASSERT(c->draft_targets[i] > (i == 0 ? -1 : c->draft_targets[i - 1]));
+    }
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -49,6 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (int32_t l = 0; l < config.layers; l++) {
         check_layer(&config, l);
     }
+    check_draft(&config);
     int visits = 0;
     result walked = weights_walk(&config, NULL, visit, &visits, &error);
     ASSERT(is_ok(walked) || walked.code == RESULT_LIMIT);
