@@ -22,29 +22,34 @@ static void *take(struct pieces *pieces, size_t count, size_t item_bytes) {
 
 /* Counts of the parts; rows and segments as the forward pass has them. */
 struct draft_shape {
-    size_t rows, sequences, stages, logit_rows, vocabulary, hidden, targets, rank;
+    size_t rows, sequences, stages, vocabulary, hidden, targets, rank;
+    size_t per_head; /* sequences of one head product */
+    size_t logit_rows;
 };
 
 static struct draft_shape
 shape_of(const struct model_config *config, const struct forward_options *options) {
-    int32_t logit_rows =
+    int32_t most =
         options->rows_max < FORWARD_LOGIT_ROWS_MAX ? options->rows_max : FORWARD_LOGIT_ROWS_MAX;
+    int32_t fit = most / config->draft_block;
+    size_t per_head = (size_t)(fit < options->sequences_max ? fit : options->sequences_max);
     return (struct draft_shape){
         .rows = (size_t)options->rows_max,
         .sequences = (size_t)options->sequences_max,
         .stages = (size_t)config->draft_layers,
-        .logit_rows = (size_t)logit_rows,
         .vocabulary = (size_t)config->vocabulary,
         .hidden = (size_t)config->hidden,
         .targets = (size_t)config->draft_target_count,
         .rank = (size_t)config->draft_markov_rank,
+        .per_head = per_head,
+        .logit_rows = per_head * (size_t)config->draft_block,
     };
 }
 
 static size_t draft_arena(uint8_t *base, const struct draft_shape *shape, struct draft *draft) {
     struct pieces pieces = {.base = base};
     size_t wide = shape->rows * shape->targets * shape->hidden;
-    size_t per_head = shape->logit_rows;
+    size_t per_head = shape->per_head;
     draft->hidden_q.codes = take(&pieces, wide, 1);
     draft->hidden_q.scales = take(&pieces, wide / 32, 1);
     draft->collapsed = take(&pieces, shape->rows * shape->hidden, sizeof(uint16_t));
@@ -71,13 +76,13 @@ static size_t draft_host(uint8_t *base, const struct draft_shape *shape, struct 
     draft->host_query_views = take(&pieces, shape->stages * rows, sizeof *draft->host_query_views);
     draft->host_ids = take(&pieces, rows, sizeof *draft->host_ids);
     draft->host_positions = take(&pieces, rows, sizeof *draft->host_positions);
-    draft->host_tokens = take(&pieces, shape->logit_rows, sizeof *draft->host_tokens);
+    draft->host_tokens = take(&pieces, shape->per_head, sizeof *draft->host_tokens);
     draft->host_confidence = take(&pieces, rows, sizeof *draft->host_confidence);
     draft->host_markov_confidence =
-        take(&pieces, shape->logit_rows, sizeof *draft->host_markov_confidence);
-    size_t logits = shape->logit_rows * shape->vocabulary;
-    draft->host_logits = take(&pieces, logits, sizeof *draft->host_logits);
-    draft->host_bias = take(&pieces, logits, sizeof *draft->host_bias);
+        take(&pieces, shape->per_head, sizeof *draft->host_markov_confidence);
+    draft->host_logits =
+        take(&pieces, shape->logit_rows * shape->vocabulary, sizeof *draft->host_logits);
+    draft->host_bias = take(&pieces, shape->per_head * shape->vocabulary, sizeof *draft->host_bias);
     return pieces.used;
 }
 
@@ -118,7 +123,7 @@ result draft_create(struct draft **out, struct forward *forward, struct error *e
     int32_t fit = forward->options.rows_max / draft->block;
     int32_t sequences = forward->options.sequences_max;
     draft->at_once = fit < sequences ? fit : sequences;
-    draft->per_head = (int32_t)shape.logit_rows / draft->block;
+    draft->per_head = (int32_t)shape.per_head;
     draft->host = calloc(1, draft_host(NULL, &shape, draft));
     if (draft->host == NULL) {
         FAIL(error, MEMORY, "no memory for the logits of %zu draft rows", shape.logit_rows);
