@@ -4,8 +4,8 @@
  *   bench_fork
  *
  * Medians of 100: the fork, the first append of the child (which copies the tail block) and its
- * release; capture and restore of full and encoder snapshots, the first capture into each slot
- * apart, since it touches new memory; with warm processor caches, and with the caches swept before each. Takes about 1 GB: the
+ * release; capture and restore of full and encoder snapshots, parking and its end, the first copy into
+ * each slot apart, since it touches new memory; with warm processor caches, and with the caches swept before each. Takes about 1 GB: the
  * pool for a million tokens. */
 #include "engine/kv_window.h"
 
@@ -128,6 +128,66 @@ static result time_snapshots(
     return OK;
 }
 
+/* Parks into `ROUNDS` slots in turn, new ones first, and brings the latest back. */
+static result time_parks(struct kv_cache *cache, uint8_t *sweep, struct error *error) {
+    double first[ROUNDS];
+    double park[ROUNDS];
+    double unpark[ROUNDS];
+    uint64_t held[ROUNDS];
+    struct kv_window *pool = NULL;
+    struct kv_window_options options = {
+        .cache = cache,
+        .encoder_layers = 20,
+        .window = 128,
+        .bytes_max = UINT64_MAX,
+        .count_max = ROUNDS,
+    };
+    TRY(kv_window_create(&pool, &options, error));
+    struct kv_sequence *sequence = kv_cache_acquire(cache);
+    ASSERT(sequence != NULL);
+    sequence->computed = 1023;
+    memset(sequence->state, 1, cache->layout.state_bytes);
+    for (int32_t i = 0; i < 2 * ROUNDS; i++) {
+        if (sweep != NULL) {
+            memset(sweep, i, SWEEP);
+        }
+        double start = now_us();
+        uint64_t ticket = kv_window_park(pool, sequence, 0, i);
+        kv_cache_window_release(cache, sequence);
+        double parked = now_us() - start;
+        ASSERT(ticket != 0);
+        if (sweep != NULL) {
+            memset(sweep, i, SWEEP);
+        }
+        start = now_us();
+        bool has_slot = kv_cache_window_acquire(cache, sequence);
+        ASSERT(has_slot);
+        if (i < ROUNDS) {
+            first[i] = parked; /* stays: the next one takes a new slot */
+            held[i] = ticket;
+        } else {
+            bool is_there = kv_window_unpark(pool, ticket, sequence);
+            unpark[i - ROUNDS] = now_us() - start;
+            park[i - ROUNDS] = parked;
+            ASSERT(is_there);
+        }
+        if (i == ROUNDS - 1) {
+            for (int32_t j = 0; j < ROUNDS; j++) {
+                kv_window_leave(pool, held[j]);
+            }
+        }
+    }
+    kv_window_destroy(pool);
+    sequence->computed = 0;
+    kv_cache_release(cache, sequence);
+    printf("parked state, %s:", sweep == NULL ? "warm" : "cold");
+    print_times("first park", first);
+    print_times("park", park);
+    print_times("unpark", unpark);
+    printf("\n");
+    return OK;
+}
+
 /* Dimensions of the release that the layout reads. */
 static void fill_config(struct model_config *config) {
     static const int32_t sources[] = {2, 8, 14, 20};
@@ -135,6 +195,8 @@ static void fill_config(struct model_config *config) {
     config->head_dim = 512;
     config->index_dim = 128;
     config->window = 128;
+    config->draft_layers = 3;
+    config->draft_block = 5;
     config->kv_source_count = 4;
     for (int32_t s = 0; s < 4; s++) {
         config->kv_source_layers[s] = sources[s];
@@ -157,6 +219,7 @@ static result run(struct error *error) {
     }
     fill_config(config);
     TRY(kv_layout_make(config, &layout, error));
+    kv_layout_add_draft(config, &layout);
     struct kv_cache_shape shape = {
         .context_max = TOKENS + 1,
         .sequences_max = SEQUENCES,
@@ -181,6 +244,9 @@ static result run(struct error *error) {
     for (int32_t i = 0; is_ok(done) && i < 4; i++) {
         enum kv_snapshot_kind kind = i < 2 ? KV_SNAPSHOT_FULL : KV_SNAPSHOT_ENCODER;
         done = time_snapshots(&cache, kind, i % 2 == 0 ? NULL : sweep, error);
+    }
+    for (int32_t i = 0; is_ok(done) && i < 2; i++) {
+        done = time_parks(&cache, i == 0 ? NULL : sweep, error);
     }
     kv_cache_deinit(&cache);
     backend_close(backend);

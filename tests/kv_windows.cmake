@@ -14,3 +14,4 @@ target_link_options(test_kv_window PRIVATE
 hearth_test(test_kv_turns
     SOURCES test_kv_turns.c forward_support.c test_safetensors.c
     LIBRARIES engine kernels base)
+hearth_test(test_kv_park SOURCES test_kv_park.c LIBRARIES engine kernels base)

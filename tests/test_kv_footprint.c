@@ -4,6 +4,7 @@
  * Release: 890 B a token in blocks of 128 (113,920 B), and beside them 40 window rings of 67,584 B
  * and three pending pairs of 4,096 B for each sequence. The three draft rings, 2,906,112 B of rings
  * in all, are not kept yet. */
+#include "engine/kv_window.h"
 #include "forward_support.h"
 
 #include <setjmp.h>
@@ -154,6 +155,70 @@ static void release_costs_890_bytes_per_token(void **state) {
     free(config);
 }
 
+/* An agent that waits for a tool costs its blocks and one window state in the snapshot pool, however
+ * many wait and wherever they are; window slots are as many as run at a time. */
+static void waiting_agent_costs_its_blocks_and_its_window_state(void **state) {
+    (void)state;
+    enum { AGENTS = 6, SLOTS = 2, TOKENS = 1000 };
+    struct model_config *config = release_config();
+    struct backend backend = {
+        .allocate = count_allocate,
+        .release = count_release,
+        .upload = plain_copy,
+        .download = plain_copy,
+        .copy = plain_copy,
+    };
+    struct kv_layout layout;
+    MUST(kv_layout_make(config, &layout, error));
+    config->draft_layers = 3;
+    config->draft_block = 5;
+    kv_layout_add_draft(config, &layout);
+    /* A draft ring has 5 slots more than a layer's, in units of 64 bytes. */
+    assert_int_equal(layout.state_bytes, 40 * 67584 + 3 * 70272 + 3 * 4096);
+    struct kv_cache cache;
+    struct kv_cache_shape shape = {
+        .context_max = TOKENS, .sequences_max = AGENTS, .windows_max = SLOTS};
+    device_bytes = 0;
+    MUST(kv_cache_init_shape(&cache, &backend, &layout, &shape, error));
+    uint64_t tables = AGENTS * (uint64_t)cache.blocks_max * sizeof(void *);
+    assert_int_equal(
+        device_bytes,
+        (uint64_t)cache.block_total * 113920 + SLOTS * (uint64_t)layout.state_bytes + tables
+    );
+    struct kv_window_options options = {
+        .cache = &cache,
+        .encoder_layers = 20,
+        .window = config->window,
+        .bytes_max = AGENTS * layout.state_bytes,
+    };
+    struct kv_window *pool = NULL;
+    MUST(kv_window_create(&pool, &options, error));
+    for (int32_t i = 1; i <= AGENTS; i++) {
+        struct kv_sequence *sequence = kv_cache_acquire(&cache);
+        assert_non_null(sequence);
+        MUST(kv_cache_reserve(&cache, sequence, TOKENS - i, error));
+        for (int32_t p = 0; p < TOKENS - i; p++) {
+            kv_cache_append(&cache, sequence, p, p);
+        }
+        sequence->computed = TOKENS - i;
+        assert_true(kv_window_park(pool, sequence, INT64_MAX, 0) != 0);
+        kv_cache_window_release(&cache, sequence);
+        struct kv_window_counts counts;
+        kv_window_count(pool, &counts);
+        assert_int_equal(counts.parked, i);
+        assert_int_equal(counts.bytes_touched, (uint64_t)i * layout.state_bytes);
+        assert_int_equal(taken_bytes(&cache), (uint64_t)i * 8 * 113920);
+        assert_int_equal(cache.window_free_count, SLOTS);
+    }
+    kv_window_destroy(pool);
+    for (int32_t i = 0; i < AGENTS; i++) {
+        kv_cache_release(&cache, &cache.sequences[i]);
+    }
+    kv_cache_deinit(&cache);
+    assert_int_equal(device_bytes, 0);
+    free(config);
+}
+
 /* ---- real runs ------------------------------------------------------------------------------- */
 
 /* Every byte of records behind `tokens`, and of blocks that nobody has, is still the pattern.
@@ -255,6 +320,7 @@ static void runs_of_mini_take_what_the_formula_says(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(release_costs_890_bytes_per_token),
+        cmocka_unit_test(waiting_agent_costs_its_blocks_and_its_window_state),
         cmocka_unit_test(runs_of_tiny_a_take_what_the_formula_says),
         cmocka_unit_test(runs_of_tiny_b_take_what_the_formula_says),
         cmocka_unit_test(runs_of_mini_take_what_the_formula_says),

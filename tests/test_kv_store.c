@@ -278,6 +278,117 @@ static void branch_before_a_replay_does_not_depend_on_it(void **state) {
     close_bench(bench);
 }
 
+/* ---- turns ---------------------------------------------------------------------------------- */
+
+/* A sequence that ends while it is parked leaves its windows as one that does not. */
+static void end_while_parked_keeps_the_windows(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 0);
+    struct live live;
+    struct kv_prompt prompt = {.tokens = bench->text, .count = 301};
+    begin(bench, &live, &prompt);
+    run(bench, &live, 301);
+    memset(live.sequence->state, 9, bench->cache.layout.state_bytes);
+    kv_store_park(bench->store, &live.binding, false, 1);
+    assert_null(live.sequence->state);
+    assert_true(live.binding.parked != 0);
+    struct live child = {.sequence = kv_cache_fork(&bench->cache, live.sequence)};
+    kv_store_fork(bench->store, &live.binding, &child.binding, child.sequence, 1);
+    assert_true(child.binding.parked == live.binding.parked);
+    end(bench, &live);
+    prompt.count = 310;
+    begin(bench, &live, &prompt);
+    assert_string_equal(live.reuse.window_source, "snapshot");
+    assert_int_equal(live.reuse.start, 301);
+    assert_int_equal(live.sequence->state[0], 9);
+    /* The fork has its own still. */
+    struct kv_resumption resumption;
+    assert_true(kv_store_resume(bench->store, &child.binding, 301, 1, &resumption));
+    assert_false(resumption.is_rebuilt);
+    assert_int_equal(child.sequence->state[0], 9);
+    end(bench, &child);
+    run(bench, &live, 310);
+    end(bench, &live);
+    /* Cut short inside a prompt: the encoder's part. */
+    prompt = (struct kv_prompt){.tokens = bench->text + 1, .count = 400};
+    begin(bench, &live, &prompt);
+    run(bench, &live, 256);
+    kv_store_park(bench->store, &live.binding, true, 1);
+    end(bench, &live);
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.reuse.hit, 256);
+    assert_int_equal(live.reuse.start, 256);
+    end(bench, &live);
+    close_bench(bench);
+}
+
+/* Where rows begin again when the state was dropped: architecture section 4, with W - 1 = 7, E = 3,
+ * L = 6. */
+static void dropped_state_is_rebuilt_from_where_windows_reach(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 0);
+    struct live live;
+    struct kv_resumption resumption;
+    struct kv_prompt prompt = {.tokens = bench->text, .count = 301};
+    begin(bench, &live, &prompt);
+    run(bench, &live, 201); /* inside the prompt: entries from 201 on are missing */
+    kv_store_park(bench->store, &live.binding, true, 1);
+    kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
+    assert_true(kv_store_resume(bench->store, &live.binding, 301, 1, &resumption));
+    assert_true(resumption.is_rebuilt);
+    assert_int_equal(resumption.start, 201 - 3 * 7);
+    assert_int_equal(resumption.kept, 201);
+    assert_int_equal(live.sequence->computed, resumption.start);
+    assert_int_equal(live.sequence->kept, 201);
+    run(bench, &live, 190);
+    kv_store_park(bench->store, &live.binding, true, 1); /* in the middle of that */
+    kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
+    assert_true(kv_store_resume(bench->store, &live.binding, 301, 1, &resumption));
+    assert_int_equal(resumption.start, 201 - 3 * 7);
+    run(bench, &live, 301);
+    append(bench, &live, bench->text, 302);
+    kv_store_park(bench->store, &live.binding, true, 1);
+    kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
+    assert_true(kv_store_resume(bench->store, &live.binding, 302, 1, &resumption));
+    assert_int_equal(resumption.start, 302 - 6 * 7 - 1); /* as far as the decoder's last row sees */
+    assert_int_equal(resumption.kept, 301);
+    run(bench, &live, 302);
+    struct kv_store_counts counts;
+    kv_store_count(bench->store, &counts);
+    assert_int_equal(counts.parked, 3);
+    assert_int_equal(counts.resumed, 3);
+    assert_int_equal(counts.resumed_rebuilt, 3);
+    assert_int_equal(counts.resumed_rows, 21 + 21 + 42);
+    end(bench, &live);
+    close_bench(bench);
+}
+
+/* A replay that is cancelled while windows are rebuilt: rows before the end of that never were the
+ * decoder's, so its windows begin there and the list says so. */
+static void replay_cut_short_during_a_rebuild_begins_behind_it(void **state) {
+    (void)state;
+    struct bench *bench = open_bench(NULL, 0);
+    struct live live;
+    struct kv_resumption resumption;
+    struct kv_prompt prompt = {.tokens = bench->text, .count = 301, .window = WINDOW_REPLAY};
+    begin(bench, &live, &prompt);
+    assert_int_equal(live.sequence->decoder_floor, 301 - WINDOW);
+    run(bench, &live, 250);
+    kv_store_park(bench->store, &live.binding, true, 1);
+    kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
+    assert_true(kv_store_resume(bench->store, &live.binding, 301, 1, &resumption));
+    assert_int_equal(resumption.start, 250 - 3 * 7);
+    run(bench, &live, 240);
+    append(bench, &live, bench->text, 310);
+    kv_store_extend(bench->store, &live.binding, 310, WINDOW_EXACT);
+    assert_int_equal(live.sequence->decoder_floor, 250);
+    assert_int_equal(live.binding.replay_count, 2);
+    assert_int_equal(live.binding.replays[1].kind, WINDOW_REPLAY_DECODER);
+    assert_int_equal(live.binding.replays[1].position, 250 + WINDOW);
+    end(bench, &live);
+    close_bench(bench);
+}
+
 /* ---- what files say ------------------------------------------------------------------------- */
 
 /* A tier has a block of a lineage that derives from the root by replays at these positions; whether
@@ -440,6 +551,9 @@ int main(void) {
         cmocka_unit_test(contract_cut_short_is_not_taken_for_exact),
         cmocka_unit_test(full_list_cut_short_stays_within_its_bound),
         cmocka_unit_test(branch_before_a_replay_does_not_depend_on_it),
+        cmocka_unit_test(end_while_parked_keeps_the_windows),
+        cmocka_unit_test(dropped_state_is_rebuilt_from_where_windows_reach),
+        cmocka_unit_test(replay_cut_short_during_a_rebuild_begins_behind_it),
         cmocka_unit_test(lineage_that_cannot_be_is_a_miss),
         cmocka_unit_test(prompt_without_a_ticket_was_not_read),
         cmocka_unit_test(poll_takes_a_few_blocks_at_a_time),
