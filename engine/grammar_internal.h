@@ -20,11 +20,16 @@ struct grammar_trie {
     size_t count;
 };
 
-/* Tokens that consist of whole characters which stand for themselves everywhere inside a string
- * are "plain": they are allowed or refused by their number of characters alone. In JSON form that
- * is UTF-8 from U+0020 on without '"' and '\'; in raw form UTF-8 without U+0000 and '<', with which
- * the end begins. */
-#define GRAMMAR_PLAIN_CHARACTERS 16 /* sets of plain tokens of at most 1..16 characters */
+/* Tokens that consist of whole characters after which a string goes on as before are "plain": they
+ * are allowed or refused by their number of characters alone. In JSON form that is UTF-8 from
+ * U+0020 on without '"', and the escapes of two bytes; in raw form UTF-8 without U+0000 and without
+ * a '<' before '/' or at the end, with which the closing tag may begin. */
+#define GRAMMAR_PLAIN_CHARACTERS 32 /* sets of plain tokens of at most 1..32 characters */
+
+struct grammar_long_token {
+    int32_t id;
+    uint32_t characters;
+};
 
 struct grammar_vocabulary {
     size_t id_count;
@@ -35,8 +40,16 @@ struct grammar_vocabulary {
     uint32_t *bytes_at;      /* [id_count + 1] offsets in text */
     struct buffer text;
     struct grammar_trie all; /* ordinary tokens up to the longest allowed */
-    struct grammar_trie others
-        [GRAMMAR_FORM_COUNT]; /* of these, what is not plain, and what is longer than the sets tell apart */
+    /* Of these what is not plain, and what is longer than the sets tell apart. */
+    struct grammar_trie others[GRAMMAR_FORM_COUNT];
+    /* What is not plain, without its plain beginning: inside a string that takes any number of
+     * characters the beginning changes nothing. Left out is what goes on with a byte that no string
+     * holds. Tokens with one ending are linked by `same_ending`, -1 ends. */
+    struct grammar_trie endings[GRAMMAR_FORM_COUNT];
+    int32_t *same_ending[GRAMMAR_FORM_COUNT]; /* [id_count] */
+    /* Plain tokens of more characters than the sets tell apart, by their number. */
+    struct grammar_long_token *longer[GRAMMAR_FORM_COUNT];
+    size_t longer_count[GRAMMAR_FORM_COUNT];
     uint64_t *ordinary; /* [words] every ordinary token with bytes */
     /* [GRAMMAR_PLAIN_CHARACTERS + 1][words]: plain tokens of at most i + 1 characters; the last
      * one: of any number. */

@@ -66,7 +66,12 @@ static uint32_t find_mask(const struct grammar *grammar, size_t *slot) {
 /* Where to look after the certain tokens are in the mask. */
 struct base {
     const struct grammar_trie *trie; /* null: nowhere */
+    const int32_t *twins;            /* further tokens of a trie's node */
     const uint64_t *set;             /* null: none is certain */
+    /* Not 0: the trie holds endings of tokens, found to fit by themselves; the whole token is sure to
+     * fit when it has at most so many bytes. Plain tokens of at most so many characters fit. */
+    unsigned room;
+    enum grammar_form form;
 };
 
 /* Whether a token of plain characters may begin with this item. */
@@ -77,8 +82,7 @@ static bool takes_plain(const struct grammar_node *node, enum grammar_form form)
         if (form == GRAMMAR_FORM_RAW) {
             return high > 0 && !(low == '<' && high == '<');
         }
-        bool is_special = low == high && (low == '"' || low == '\\');
-        return high >= 0x20 && !is_special;
+        return high >= 0x20 && !(low == '"' && high == '"');
     }
     return node->kind == GRAMMAR_NODE_NUMBER || node->kind == GRAMMAR_NODE_STRING;
 }
@@ -104,41 +108,70 @@ static struct base find_base(const struct grammar *grammar, const uint64_t *item
     const struct grammar_vocabulary *vocabulary = grammar->vocabulary;
     for (size_t i = 0; i < count; i++) {
         if (grammar->nodes[grammar_item_node(items[i])].kind == GRAMMAR_NODE_FREE) {
-            return (struct base){NULL, vocabulary->ordinary};
+            return (struct base){.set = vocabulary->ordinary};
         }
     }
     size_t widest = widest_string(grammar, items, count);
     if (widest == SIZE_MAX) {
-        return (struct base){&vocabulary->all, NULL};
+        return (struct base){.trie = &vocabulary->all, .twins = vocabulary->twins};
     }
     const struct grammar_node *string = &grammar->nodes[grammar_item_node(items[widest])];
     enum grammar_form form = (enum grammar_form)string->form;
     unsigned room = room_of(grammar, string, grammar_item_count(items[widest]));
     bool is_wide = room == vocabulary->characters_max;
     bool is_alone = true;
-    for (size_t i = 0; i < count && !is_wide; i++) {
+    for (size_t i = 0; i < count; i++) {
         const struct grammar_node *node = &grammar->nodes[grammar_item_node(items[i])];
         is_alone = is_alone && (i == widest || !takes_plain(node, form));
     }
     size_t set = is_wide                           ? GRAMMAR_PLAIN_CHARACTERS
                  : room < GRAMMAR_PLAIN_CHARACTERS ? room - 1
                                                    : GRAMMAR_PLAIN_CHARACTERS - 1;
-    return (struct base
-    ){is_wide || is_alone ? &vocabulary->others[form] : &vocabulary->all,
-      vocabulary->plain[form] + set * vocabulary->words};
+    const uint64_t *certain = vocabulary->plain[form] + set * vocabulary->words;
+    bool may_leave = grammar_item_count(items[widest]) >= string->min;
+    if (is_alone && may_leave) {
+        // A plain beginning leads back to this state, but for the room that is left.
+        return (struct base
+        ){&vocabulary->endings[form], vocabulary->same_ending[form], certain, room, form};
+    }
+    const struct grammar_trie *trie =
+        is_wide || is_alone ? &vocabulary->others[form] : &vocabulary->all;
+    return (struct base){trie, vocabulary->twins, certain, 0, form};
 }
 
 /* ---- the rest ---- */
 
+/* A token whose ending fits: with little room the whole of it is tried. */
+static result take_ending(
+    struct grammar *grammar,
+    uint32_t state,
+    unsigned room,
+    int32_t id,
+    uint64_t *mask,
+    struct error *error
+) {
+    struct view bytes = grammar_vocabulary_token(grammar->vocabulary, id);
+    bool is_sure = room == 0 || room == grammar->vocabulary->characters_max;
+    if (!is_sure && bytes.length > room) {
+        for (size_t i = 0; i < bytes.length && state != GRAMMAR_STATE_DEAD; i++) {
+            TRY(grammar_follow(grammar, state, bytes.data[i], &state, error));
+        }
+    }
+    if (state != GRAMMAR_STATE_DEAD) {
+        set_bit(mask, id);
+    }
+    return OK;
+}
+
 static result walk(
     struct grammar *grammar,
     uint32_t state,
-    const struct grammar_trie *trie,
+    const struct base *base,
     uint64_t *mask,
     struct error *error
 ) {
     uint32_t path[GRAMMAR_TOKEN_BYTES_MAX + 1];
-    const int32_t *twins = grammar->vocabulary->twins;
+    const struct grammar_trie *trie = base->trie;
     path[0] = state;
     size_t looked = 0;
     for (size_t i = 0; i < trie->count;) {
@@ -151,8 +184,8 @@ static result walk(
             continue;
         }
         path[node->depth] = next;
-        for (int32_t id = node->id; id >= 0; id = twins[id]) {
-            set_bit(mask, id);
+        for (int32_t id = node->id; id >= 0; id = base->twins[id]) {
+            TRY(take_ending(grammar, state, base->room, id, mask, error));
         }
         i += 1;
     }
@@ -179,7 +212,13 @@ fill_mask(struct grammar *grammar, uint32_t state, uint64_t *mask, struct error 
             set_bit(mask, grammar->end_id);
         }
     }
-    return base.trie != NULL ? walk(grammar, state, base.trie, mask, error) : OK;
+    const struct grammar_long_token *longer = grammar->vocabulary->longer[base.form];
+    for (size_t i = 0; base.room > 0 && i < grammar->vocabulary->longer_count[base.form] &&
+                       longer[i].characters <= base.room;
+         i++) {
+        set_bit(mask, longer[i].id);
+    }
+    return base.trie != NULL ? walk(grammar, state, &base, mask, error) : OK;
 }
 
 /* ---- kept masks ---- */

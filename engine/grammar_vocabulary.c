@@ -89,61 +89,141 @@ static result build_trie(
     return OK;
 }
 
-/* Characters of a plain token; 0 when it is not plain. */
-static size_t plain_characters(struct view bytes, enum grammar_form form) {
-    size_t count = 0;
-    while (bytes.length > 0) {
-        uint32_t c = 0;
-        size_t length = utf8_decode(bytes, &c);
-        bool stands =
-            form == GRAMMAR_FORM_JSON ? c >= 0x20 && c != '"' && c != '\\' : c != 0 && c != '<';
-        if (length == 0 || !stands) {
-            return 0;
-        }
-        bytes = view_slice(bytes, length, SIZE_MAX);
-        count += 1;
+/* Length of the plain character at the beginning; 0: what is there is not plain. */
+static size_t plain_character(struct view bytes, enum grammar_form form) {
+    uint32_t c = 0;
+    size_t length = utf8_decode(bytes, &c);
+    bool has_second = bytes.length > 1;
+    if (form == GRAMMAR_FORM_RAW) {
+        bool may_end = c == '<' && (!has_second || bytes.data[1] == '/');
+        return c != 0 && !may_end ? length : 0;
     }
-    return count;
+    if (c == '\\') {
+        bool is_simple =
+            has_second && bytes.data[1] != 0 && strchr("\"\\/bfnrt", (int)bytes.data[1]) != NULL;
+        return is_simple ? 2 : 0;
+    }
+    return c >= 0x20 && c != '"' ? length : 0;
+}
+
+/* Length of the beginning that is plain, and its characters. */
+static size_t plain_beginning(struct view bytes, enum grammar_form form, size_t *characters) {
+    size_t at = 0;
+    *characters = 0;
+    while (at < bytes.length) {
+        size_t length = plain_character(view_slice(bytes, at, SIZE_MAX), form);
+        if (length == 0) {
+            break;
+        }
+        at += length;
+        *characters += 1;
+    }
+    return at;
+}
+
+/* Whether a string can hold or end with the byte behind a plain beginning. */
+static bool may_go_on(unsigned char byte, enum grammar_form form) {
+    return form == GRAMMAR_FORM_JSON ? byte >= 0x20 : byte != 0;
 }
 
 static void set_bit(uint64_t *mask, int32_t id) {
     mask[(size_t)id / 64] |= (uint64_t)1 << ((size_t)id % 64);
 }
 
-/* Splits the tokens into sets of plain ones and a trie of the others. `rest` is scratch. */
+/* `long_count`: at most so many tokens are longer than the sets tell apart. */
+static result allocate_form(
+    struct grammar_vocabulary *vocabulary,
+    enum grammar_form form,
+    size_t long_count,
+    struct error *error
+) {
+    size_t sets = GRAMMAR_PLAIN_CHARACTERS + 1;
+    vocabulary->plain[form] = calloc(sets * vocabulary->words, sizeof(uint64_t));
+    vocabulary->same_ending[form] = malloc(vocabulary->id_count * sizeof(int32_t));
+    vocabulary->longer[form] = calloc(long_count + 1, sizeof *vocabulary->longer[form]);
+    if (vocabulary->plain[form] == NULL || vocabulary->same_ending[form] == NULL ||
+        vocabulary->longer[form] == NULL) {
+        FAIL(error, MEMORY, "no memory for sets of %zu tokens", vocabulary->id_count);
+    }
+    for (size_t i = 0; i < vocabulary->id_count; i++) {
+        vocabulary->same_ending[form][i] = -1;
+    }
+    return OK;
+}
+
+static int compare_lengths(const void *a, const void *b) {
+    const struct grammar_long_token *left = a;
+    const struct grammar_long_token *right = b;
+    if (left->characters != right->characters) {
+        return left->characters < right->characters ? -1 : 1;
+    }
+    return left->id < right->id ? -1 : 1;
+}
+
+static void add_plain(
+    struct grammar_vocabulary *vocabulary, enum grammar_form form, size_t characters, int32_t id
+) {
+    if (characters > GRAMMAR_PLAIN_CHARACTERS) {
+        vocabulary->longer[form][vocabulary->longer_count[form]++] =
+            (struct grammar_long_token){id, (uint32_t)characters};
+    }
+    size_t sets = GRAMMAR_PLAIN_CHARACTERS + 1;
+    size_t first = characters <= GRAMMAR_PLAIN_CHARACTERS ? characters - 1 : sets - 1;
+    for (size_t set = first; set < sets; set++) {
+        set_bit(&vocabulary->plain[form][set * vocabulary->words], id);
+    }
+}
+
+/* Splits the tokens into sets of plain ones and tries of the others. `scratch` holds twice
+ * as many. */
 static result build_form(
     struct grammar_vocabulary *vocabulary,
     enum grammar_form form,
     const struct sorted_token *tokens,
     size_t count,
-    struct sorted_token *rest,
+    struct sorted_token *scratch,
     struct error *error
 ) {
-    size_t sets = GRAMMAR_PLAIN_CHARACTERS + 1;
-    vocabulary->plain[form] = calloc(sets * vocabulary->words, sizeof(uint64_t));
-    if (vocabulary->plain[form] == NULL) {
-        FAIL(error, MEMORY, "no memory for sets of %zu tokens", vocabulary->id_count);
-    }
-    size_t rest_count = 0;
+    size_t long_count = 0;
     for (size_t i = 0; i < count; i++) {
-        size_t characters = plain_characters(tokens[i].bytes, form);
-        if (characters == 0 || characters > GRAMMAR_PLAIN_CHARACTERS) {
+        long_count += tokens[i].bytes.length > GRAMMAR_PLAIN_CHARACTERS ? 1 : 0;
+    }
+    TRY(allocate_form(vocabulary, form, long_count, error));
+    struct sorted_token *rest = scratch;
+    struct sorted_token *endings = scratch + vocabulary->id_count;
+    size_t rest_count = 0;
+    size_t ending_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct view bytes = tokens[i].bytes;
+        size_t characters = 0;
+        size_t plain = plain_beginning(bytes, form, &characters);
+        bool is_plain = plain == bytes.length;
+        if (is_plain) {
+            add_plain(vocabulary, form, characters, tokens[i].id);
+        } else if (plain == 0 || may_go_on(bytes.data[plain], form)) {
+            endings[ending_count++] =
+                (struct sorted_token){view_slice(bytes, plain, SIZE_MAX), tokens[i].id};
+        }
+        if (!is_plain || characters > GRAMMAR_PLAIN_CHARACTERS) {
             rest[rest_count++] = tokens[i];
         }
-        if (characters == 0) {
-            continue;
-        }
-        size_t first = characters <= GRAMMAR_PLAIN_CHARACTERS ? characters - 1 : sets - 1;
-        for (size_t set = first; set < sets; set++) {
-            set_bit(&vocabulary->plain[form][set * vocabulary->words], tokens[i].id);
-        }
     }
+    qsort(
+        vocabulary->longer[form],
+        vocabulary->longer_count[form],
+        sizeof(struct grammar_long_token),
+        compare_lengths
+    );
+    qsort(endings, ending_count, sizeof *endings, compare_tokens);
+    TRY(build_trie(
+        &vocabulary->endings[form], endings, ending_count, vocabulary->same_ending[form], error
+    ));
     return build_trie(&vocabulary->others[form], rest, rest_count, NULL, error);
 }
 
 static result build_tries(struct grammar_vocabulary *vocabulary, struct error *error) {
     CLEANUP(free_cleanup)
-    struct sorted_token *tokens = calloc(2 * vocabulary->id_count, sizeof *tokens);
+    struct sorted_token *tokens = calloc(3 * vocabulary->id_count, sizeof *tokens);
     if (tokens == NULL) {
         FAIL(error, MEMORY, "no memory to sort %zu tokens", vocabulary->id_count);
     }
@@ -167,8 +247,8 @@ static result build_tries(struct grammar_vocabulary *vocabulary, struct error *e
     TRY(build_trie(&vocabulary->all, tokens, count, vocabulary->twins, error));
     // Of twins one stands in the tries; masks add the others.
     for (int form = 0; form < GRAMMAR_FORM_COUNT; form++) {
-        struct sorted_token *rest = tokens + vocabulary->id_count;
-        TRY(build_form(vocabulary, (enum grammar_form)form, tokens, count, rest, error));
+        struct sorted_token *scratch = tokens + vocabulary->id_count;
+        TRY(build_form(vocabulary, (enum grammar_form)form, tokens, count, scratch, error));
     }
     return OK;
 }
@@ -265,6 +345,9 @@ void grammar_vocabulary_destroy(struct grammar_vocabulary *vocabulary) {
     }
     for (int form = 0; form < GRAMMAR_FORM_COUNT; form++) {
         free(vocabulary->others[form].nodes);
+        free(vocabulary->endings[form].nodes);
+        free(vocabulary->same_ending[form]);
+        free(vocabulary->longer[form]);
         free(vocabulary->plain[form]);
     }
     free(vocabulary->all.nodes);
@@ -290,14 +373,17 @@ size_t grammar_vocabulary_words(const struct grammar_vocabulary *vocabulary) {
 
 size_t grammar_vocabulary_bytes(const struct grammar_vocabulary *vocabulary) {
     size_t nodes = vocabulary->all.count;
+    size_t longer = 0;
     for (int form = 0; form < GRAMMAR_FORM_COUNT; form++) {
-        nodes += vocabulary->others[form].count;
+        longer += vocabulary->longer_count[form];
+        nodes += vocabulary->others[form].count + vocabulary->endings[form].count;
     }
     size_t masks = 1 + (size_t)GRAMMAR_FORM_COUNT * (GRAMMAR_PLAIN_CHARACTERS + 1);
-    return sizeof *vocabulary + nodes * sizeof(struct grammar_trie_node) +
-           masks * vocabulary->words * sizeof(uint64_t) + vocabulary->text.capacity +
-           vocabulary->id_count *
-               (sizeof *vocabulary->twins + sizeof *vocabulary->bytes_at + sizeof(uint8_t));
+    return sizeof *vocabulary + longer * sizeof(struct grammar_long_token) +
+           nodes * sizeof(struct grammar_trie_node) + masks * vocabulary->words * sizeof(uint64_t) +
+           vocabulary->text.capacity +
+           vocabulary->id_count * ((1 + GRAMMAR_FORM_COUNT) * sizeof *vocabulary->twins +
+                                   sizeof *vocabulary->bytes_at + sizeof(uint8_t));
 }
 
 struct view grammar_vocabulary_token(const struct grammar_vocabulary *vocabulary, int32_t id) {

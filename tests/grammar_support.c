@@ -126,19 +126,28 @@ static int32_t pick(const uint64_t *mask, size_t words, size_t index) {
     return -1;
 }
 
-/* An allowed token that closes something, or -1. */
+/* An allowed token that closes something, or -1: control tokens first, then these alone, then what
+ * begins with one of them. */
 static int32_t
 pick_closing(const uint64_t *mask, const struct grammar_vocabulary *vocabulary, uint64_t *random) {
-    static const char closing[] = "\"]}<\n/";
-    int32_t found = -1;
+    static const char *const closing[] = {"\"", "]", "}", "</", "\n"};
     size_t ids = grammar_vocabulary_ids(vocabulary);
     size_t first = grammar_test_random(random) % ids;
-    for (size_t i = 0; i < ids && found < 0; i++) {
+    int32_t found = -1;
+    int best = 0;
+    for (size_t i = 0; i < ids && best < 3; i++) {
         int32_t id = (int32_t)((first + i) % ids);
+        if (!grammar_test_has(mask, id)) {
+            continue;
+        }
         struct view bytes = grammar_vocabulary_token(vocabulary, id);
-        bool closes = bytes.length > 0 && bytes.data[0] != 0 &&
-                      (strchr(closing, bytes.data[0]) != NULL || vocabulary->is_control[id] != 0);
-        found = closes && grammar_test_has(mask, id) ? id : -1;
+        int rank = vocabulary->is_control[id] != 0 ? 3 : 0;
+        for (size_t j = 0; j < COUNT_OF(closing) && rank < 2; j++) {
+            bool begins = view_starts_with(bytes, view_of_text(closing[j]));
+            rank = view_equals_text(bytes, closing[j]) ? 2 : begins ? 1 : rank;
+        }
+        found = rank > best ? id : found;
+        best = rank > best ? rank : best;
     }
     return found;
 }
