@@ -135,7 +135,7 @@ static size_t check_turn(
 
 static size_t walk_count(void) {
     const char *text = getenv("HEARTH_TEST_WALKS");
-    return text != NULL ? (size_t)strtoul(text, NULL, 10) : 60;
+    return text != NULL ? (size_t)strtoul(text, NULL, 10) : 30;
 }
 
 /* Walks; the fewest and the most calls seen in one turn. */
