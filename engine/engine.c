@@ -2,6 +2,7 @@
 #include "chat.h"
 #include "engine_internal.h"
 #include "engram.h"
+#include "grammar_vocabulary.h"
 #include "tokenizer.h"
 
 #include "base/json.h"
@@ -108,7 +109,7 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
     TRY(kv_cache_init_shape(&engine->cache, engine->backend, &layout, &cache, error));
     struct forward_options forward = {
         .rows_max = plan->step_rows_max,
-        .sequences_max = plan->sequences_max,
+        .sequences_max = plan->windows_max,
         .exports_targets = plan->has_draft_stages,
     };
     TRY(forward_create(
@@ -195,29 +196,35 @@ open_store(struct engine *engine, const struct engine_options *options, struct e
 
 static result open_queues(struct engine *engine, struct error *error) {
     size_t vocabulary = (size_t)engine->model->config.vocabulary;
-    size_t sequences = (size_t)engine->plan.sequences_max;
-    struct engine_queue_size size = engine_queue_size(engine->plan.sequences_max);
-    size_t contexts = size.contexts;
-    engine->context_count = narrow_i32((int64_t)contexts);
+    size_t windows = (size_t)engine->plan.windows_max;
+    struct engine_queue_size size = engine_queue_size(&engine->plan);
+    engine->context_count = narrow_i32((int64_t)size.contexts);
     engine->event_capacity = size.events;
     engine->pending_capacity = size.pending;
-    engine->contexts = calloc(contexts, sizeof *engine->contexts);
-    engine->events = calloc(engine->event_capacity, sizeof *engine->events);
-    engine->pending = calloc(engine->pending_capacity, sizeof *engine->pending);
-    engine->segments = calloc(sequences, sizeof *engine->segments);
-    engine->stepping = calloc(sequences, sizeof(void *));
+    engine->draw_capacity = narrow_i32((int64_t)size.draws);
+    engine->ending_count = narrow_i32((int64_t)size.endings);
+    engine->contexts = calloc(size.contexts, sizeof *engine->contexts);
+    engine->choices = calloc(size.contexts, sizeof *engine->choices);
+    engine->events = calloc(size.events, sizeof *engine->events);
+    engine->pending = calloc(size.pending, sizeof *engine->pending);
+    engine->endings = calloc(size.endings, sizeof *engine->endings);
+    engine->draws = calloc(size.draws, sizeof *engine->draws);
+    engine->segments = calloc(windows, sizeof *engine->segments);
+    engine->entries = calloc(windows, sizeof *engine->entries);
+    engine->kept_rows = calloc(windows, sizeof *engine->kept_rows);
     engine->logit_rows = calloc(FORWARD_LOGIT_ROWS_MAX * vocabulary, sizeof *engine->logit_rows);
-    if (engine->contexts == NULL || engine->events == NULL || engine->pending == NULL ||
-        engine->segments == NULL || engine->stepping == NULL || engine->logit_rows == NULL) {
-        FAIL(error, MEMORY, "no memory for the queues of %zu sequences", sequences);
+    if (engine->contexts == NULL || engine->choices == NULL || engine->events == NULL ||
+        engine->pending == NULL || engine->endings == NULL || engine->draws == NULL ||
+        engine->segments == NULL || engine->entries == NULL || engine->kept_rows == NULL ||
+        engine->logit_rows == NULL) {
+        FAIL(error, MEMORY, "no memory for the queues of %zu sequences", size.contexts);
     }
-    for (size_t c = 0; c < contexts; c++) {
-        engine->contexts[c].logits = calloc(vocabulary, sizeof(float));
-        if (engine->contexts[c].logits == NULL) {
-            FAIL(error, MEMORY, "no memory for the logits of %zu sequences", contexts);
-        }
+    for (int32_t i = 0; i < engine->ending_count; i++) {
+        engine->endings[i].next = i + 1 < engine->ending_count ? i + 1 : -1;
     }
-    return OK;
+    engine->endings_left = engine->ending_count;
+    TRY(schedule_create(&engine->schedule, engine->context_count, error));
+    return schedule_ledger_create(&engine->ledger, engine->context_count, error);
 }
 
 static void fill_info(struct engine *engine, const char *directory) {
@@ -279,6 +286,7 @@ result engine_open(const struct engine_options *options, struct engine **out, st
     engine->wake = options->wake;
     engine->wake_context = options->wake_context;
     engine->next_id = 1;
+    engine->has_no_speculation = options->has_no_speculation;
     engine->clock = options->clock.monotonic_ms == NULL ? clock_real() : options->clock;
     TRY_NOTE(error, open_files(engine, options, error), "model '%s'", options->model_directory);
     TRY(open_compute(engine, options, error));
@@ -324,15 +332,22 @@ void engine_close(struct engine *engine) {
         pthread_mutex_destroy(&engine->lock);
     }
     for (int32_t c = 0; engine->contexts != NULL && c < engine->context_count; c++) {
-        free(engine->contexts[c].append);
-        free(engine->contexts[c].logits);
+        engine_generation_free(&engine->contexts[c].generation);
+        engine_kept_release(&engine->contexts[c]);
     }
     free(engine->logit_rows);
-    free(engine->stepping);
+    free(engine->kept_rows);
+    free(engine->entries);
     free(engine->segments);
+    free(engine->draws);
+    free(engine->endings);
     free(engine->pending);
     free(engine->events);
+    free(engine->choices);
     free(engine->contexts);
+    schedule_ledger_destroy(engine->ledger);
+    schedule_destroy(engine->schedule);
+    grammar_vocabulary_destroy(engine->vocabulary);
     sampler_destroy(engine->sampler);
     draft_destroy(engine->draft);
     forward_destroy(engine->forward);
@@ -367,4 +382,27 @@ void engine_default_sampling(const struct engine *engine, struct sampling *out) 
 
 int32_t engine_layer_count(const struct engine *engine) {
     return engine->model->config.layers;
+}
+
+result engine_vocabulary(
+    struct engine *engine, const struct grammar_vocabulary **out, struct error *error
+) {
+    engine_lock(engine);
+    struct grammar_vocabulary *there = engine->vocabulary;
+    engine_unlock(engine);
+    if (there == NULL) {
+        TRY(grammar_vocabulary_create(
+            &there, engine->tokenizer, (size_t)engine->info.vocabulary, error
+        ));
+        engine_lock(engine);
+        struct grammar_vocabulary *other = engine->vocabulary;
+        engine->vocabulary = other == NULL ? there : other;
+        engine_unlock(engine);
+        if (other != NULL) {
+            grammar_vocabulary_destroy(there);
+            there = other;
+        }
+    }
+    *out = there;
+    return OK;
 }

@@ -14,9 +14,13 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "guard.h"
 #include "sampling.h"
+#include "stop.h"
 
+struct constraint;
 struct engine;
+struct grammar_vocabulary;
 struct tokenizer;
 struct chat_wording;
 
@@ -128,6 +132,12 @@ const struct tokenizer *engine_tokenizer(const struct engine *engine); /* borrow
 /* Borrowed; null when the model's directory has no wording: it then runs on token ids only. */
 const struct chat_wording *engine_wording(const struct engine *engine);
 
+/* For constraint_create; made when it is first asked for, which takes a moment. Borrowed. Expected
+ * errors: MEMORY, those of grammar_vocabulary_create. */
+MUST_CHECK result engine_vocabulary(
+    struct engine *engine, const struct grammar_vocabulary **out, struct error *error
+);
+
 /* generation_config.json of the model, else temperature 1.0 and top_p 0.95. */
 void engine_default_sampling(const struct engine *engine, struct sampling *out);
 
@@ -177,19 +187,7 @@ enum speculate {
     SPECULATE_LOOKUP, /* drafts from the sequence's own tokens */
     SPECULATE_DRAFT   /* drafts of the model's draft stages */
 };
-/* Bounds of a generation that runs away; all zero: none. Deterministic functions of the sampled tokens,
- * so that a replay meets them at the same one. */
-struct generation_guard {
-    /* FINISH_LOOP: a span of tokens that repeats back to back at least repeat_times and covers at
-     * least repeat_tokens. 0: off. */
-    int32_t repeat_tokens, repeat_times;
-    int32_t thinking_tokens_max; /* FINISH_THINKING: without a close marker; 0: off */
-    int32_t call_tokens_max;     /* FINISH_OPEN_CALL: inside an open block of calls; 0: off */
-    bool starts_in_thinking;     /* the prompt ends with the opening marker */
-};
-#define ENGINE_STOPS_MAX      64
-#define ENGINE_STOP_BYTES_MAX 1024 /* of one stop string */
-#define ENGINE_DRAFT_MAX      16
+#define ENGINE_DRAFT_MAX 16
 
 struct generation_request {
     uint64_t sequence;
@@ -205,14 +203,19 @@ struct generation_request {
     int32_t contract_count;               /* at most ENGINE_REPLAYS_MAX */
     bool uses_sequence_seed;              /* instead of sampling.seed, of a sequence that has one */
     /* Ends with FINISH_STOP; the token that completes a stop stays in the context. Copied. */
-    const struct view *stops; /* 1 to ENGINE_STOP_BYTES_MAX bytes each */
-    size_t stop_count;        /* at most ENGINE_STOPS_MAX */
-    const int32_t *stop_ids;
-    size_t stop_id_count; /* at most ENGINE_STOPS_MAX */
+    const struct view *stops; /* at most STOP_STRINGS_MAX of 1 to STOP_STRING_BYTES_MAX bytes */
+    size_t stop_count;
+    const int32_t *stop_ids; /* at most STOP_IDS_MAX */
+    size_t stop_id_count;
     /* Of the engine's clock; 0: none. Orders requests; when it passes, FINISH_DEADLINE. */
     int64_t deadline_ms;
     uint64_t agent; /* requests of one agent share its turn; 0: the sequence is its own */
-    struct generation_guard guard;
+    /* Bounds of a generation that runs away (FINISH_LOOP, _THINKING, _OPEN_CALL); zeroed: none. The
+     * same tokens meet them at the same place, so that a replay does. */
+    struct guard_limits guard;
+    bool starts_in_thinking; /* for the guard: the prompt ends with the opening marker */
+    /* What the tokens may be; null: anything. A reference is taken. Of this engine's vocabulary. */
+    struct constraint *constraint;
     enum speculate speculation;
     int32_t draft_max; /* tokens of one draft; 0: the engine's choice; at most ENGINE_DRAFT_MAX */
 };

@@ -1,8 +1,9 @@
-/* What engine.c (callers' side), engine_plan.c and scheduler.c (engine thread) share.
+/* What the callers' side (engine.c, engine_sequence.c, engine_request.c, engine_statistics.c,
+ * engine_cache.c) and the engine thread (scheduler*.c) share.
  *
  * One lock guards everything a caller may touch; the engine thread holds it at step boundaries and
- * never while it computes. A context that is RUNNING belongs to the engine thread: callers only set
- * its two flags. Caches are reserved and released under the lock.
+ * never while it computes or draws. A context with a generation under way belongs to the engine
+ * thread: callers only set its two flags. Caches are reserved and released under the lock.
  */
 #ifndef HEARTH_ENGINE_ENGINE_INTERNAL_H
 #define HEARTH_ENGINE_ENGINE_INTERNAL_H
@@ -14,22 +15,70 @@
 #include "draft.h"
 #include "engine.h"
 #include "forward.h"
+#include "guard.h"
 #include "kv_store.h"
 #include "kv_tier.h"
 #include "sampler.h"
+#include "schedule.h"
+#include "stop.h"
 
 #define ENGINE_SEQUENCES_DEFAULT 4
 #define ENGINE_SEQUENCES_MAX     4096
 #define ENGINE_STEP_ROWS_CPU     256
 #define ENGINE_STEP_ROWS_MAX     65536
-/* A step should stay below the 200 ms that budgets of the runtime count on (promise P5). */
-#define ENGINE_STEP_TARGET_US   150000
-#define ENGINE_STEP_ROWS_FLOOR  8
-#define ENGINE_EVENTS_PER_STEP  3 /* progress, token, finished: of one sequence */
-#define ENGINE_EVENTS_MIN       256
-#define ENGINE_FORWARD_NUMERICS 1U /* raised whenever forward or sampler change a bit */
+#define ENGINE_FORWARD_NUMERICS  1U /* raised whenever forward or sampler change a bit */
+/* Of what is still to be sampled no more counts for the slack: hardly a turn is longer. */
+#define ENGINE_TOKENS_EXPECTED 256
 
-enum context_state { CONTEXT_IDLE, CONTEXT_QUEUED, CONTEXT_RUNNING };
+enum context_state {
+    CONTEXT_IDLE,
+    CONTEXT_QUEUED, /* no blocks are promised to it */
+    CONTEXT_PARKED, /* has its blocks, waits for a window slot or a tier */
+    CONTEXT_ACTIVE  /* has a window slot */
+};
+
+/* Logits that nothing was drawn from yet: the prompt was evaluated alone. Shared by forks. */
+struct kept_logits {
+    int32_t references; /* guarded by the lock */
+    float values[];     /* [V] */
+};
+
+/* What a request asked for, and where it is. Of the engine thread once it is admitted; `facts` and
+ * what is drawn change while it computes, so callers read context.status instead. */
+struct engine_generation {
+    int32_t *append; /* owned; null once it is part of the sequence */
+    int32_t append_count;
+    struct sampling sampling; /* its bias is owned */
+    struct logit_bias *bias;
+    int32_t tokens_max;
+    enum window_mode window;
+    bool has_contract;
+    struct window_replay contract[ENGINE_REPLAYS_MAX];
+    int32_t contract_count;
+    int64_t deadline_ms; /* 0: none */
+    uint64_t agent;
+    enum speculate speculation;
+    int32_t draft_max;
+    int32_t stop_count;
+    struct stop *stop; /* owned; null: none */
+    struct stop_state stop_state;
+    struct guard *guard; /* owned; null: none */
+    struct guard_state *guard_state;
+    struct sampler_history *history; /* owned; null: no penalties */
+    bool has_history;                /* the prompt is in it */
+    struct constraint *constraint;   /* a reference; null: none */
+    uint32_t constraint_state;
+
+    struct generation_facts facts;
+    int32_t run_end;       /* rows up to here run as those of a prompt; facts has its own end */
+    int32_t rows_to_run;   /* of the prompt, rebuilt ones included */
+    int32_t blocks_needed; /* QUEUED: to be promised before it begins */
+    int64_t queued_at_us, admitted_at_us, prefilled_at_us, parked_at_us;
+    int64_t state_at_ms; /* when `state` changed */
+    bool has_ended;      /* a draw ended it: `reason` */
+    enum finish_reason reason;
+    struct error error;
+};
 
 /* One live sequence as callers know it. */
 struct context {
@@ -43,31 +92,17 @@ struct context {
     uint64_t queue_number;  /* order of admission */
     int32_t length;         /* as of the last finished generation */
     struct kv_sequence *kv; /* null until the first generation is admitted */
-    int32_t *append;        /* owned; of the queued request */
-    int32_t append_count;
-    struct sampling sampling;
-    int32_t tokens_max;
-    enum window_mode window;
-    bool has_contract;
-    struct window_replay contract[ENGINE_REPLAYS_MAX];
-    int32_t contract_count;
-    int64_t queued_at_us, queued_at_ms;
-    int64_t progress_at_ms;
-    struct engine_request_status status; /* as of the last boundary */
-    int64_t deadline_ms;                 /* 0: none */
+    bool is_restoring;      /* PARKED until blocks of its prompt came from a tier */
     struct sequence_seed seed;
     uint64_t fork_count;
-    bool is_restoring; /* QUEUED until blocks of its prompt came from a tier */
+    int64_t used_at_ms; /* when a generation of it ended */
     /* Of the store; bound as long as `kv` holds something. */
     struct kv_binding binding;
+    struct kept_logits *kept;            /* follow all of its tokens; null: none */
+    struct engine_request_status status; /* as of the last boundary */
+    int64_t queued_at_ms, progress_at_ms;
 
-    /* of the engine thread while RUNNING */
-    struct generation_facts facts;
-    int32_t prompt_end;
-    int32_t rows_to_run; /* of the prompt, rebuilt ones included */
-    int64_t admitted_at_us, prefilled_at_us;
-    float *logits;         /* [V] of the last computed position */
-    int32_t logits_length; /* they follow this many tokens; 0: none */
+    struct engine_generation generation;
 };
 
 /* engine_logits in flight: the caller waits while the engine thread works. */
@@ -93,6 +128,35 @@ struct engine_meter {
     int64_t step_started_ms;
 };
 
+/* An event in a queue; what only an end has lies apart. */
+struct event_entry {
+    enum engine_event_type type;
+    int32_t context; /* index */
+    uint64_t sequence;
+    int32_t done, total; /* PROGRESS */
+    int32_t ending;      /* FINISHED: number */
+    struct sampled_token token;
+};
+struct event_ending {
+    enum finish_reason reason;
+    struct generation_facts facts;
+    struct error error;
+    int32_t next; /* free one; -1: none */
+};
+
+/* One sequence of the step at hand. */
+struct step_entry {
+    struct context *context;
+    int32_t segment; /* -1: no rows, its logits were kept */
+    int32_t rows;
+    int32_t drafted; /* of these, the last ones */
+    bool has_logits;
+    bool is_poisoned;   /* its logits were no numbers: its caches cannot be trusted */
+    int32_t draw_first; /* in engine.draws */
+    int32_t draw_count; /* tokens drawn: at most drafted + 1 */
+    int32_t kept;       /* rows that stay: rows - drafted + drafts that were drawn */
+};
+
 struct engine {
     /* constant while the thread runs */
     struct model *model;
@@ -111,6 +175,7 @@ struct engine {
     struct engine_plan plan;
     struct engine_info info;
     struct sampling default_sampling;
+    bool has_no_speculation;
     void (*wake)(void *context);
     void *wake_context;
 
@@ -127,22 +192,39 @@ struct engine {
     struct context *contexts; /* [context_count]: live ones and those dying in a step */
     int32_t context_count;
     int32_t live_count;
-    struct engine_event *events; /* ring */
+    struct event_entry *events; /* ring */
     size_t event_capacity, event_first, event_count;
+    struct event_ending *endings;
+    int32_t ending_count, ending_free, endings_left;
     bool wants_wake;
     struct logits_job *job;
     struct engine_meter meter;
-    int32_t windows_used;
-    int64_t poll_ms; /* when the store wants to be asked again */
+    int64_t poll_ms;                       /* when the store wants to be asked again */
+    struct grammar_vocabulary *vocabulary; /* null until it is asked for */
 
     /* engine thread only */
-    struct forward_segment *segments; /* [sequences_max] */
-    struct context **stepping;        /* [sequences_max]: context of each segment */
-    struct engine_event *pending;     /* events of the step at hand */
+    struct schedule *schedule;
+    struct schedule_ledger *ledger;
+    struct schedule_cost cost;
+    struct schedule_sequence *choices; /* [context_count] */
+    struct forward_segment *segments;  /* [windows_max] */
+    int32_t segment_count;
+    int32_t *kept_rows;         /* [windows_max] rows of each segment that count */
+    struct step_entry *entries; /* [windows_max] */
+    int32_t entry_count;
+    struct schedule_rows_count step_rows;
+    struct sampled_token *draws; /* [draw_capacity] */
+    int32_t draw_count, draw_capacity;
+    struct event_entry *pending; /* events of the step at hand */
     size_t pending_count, pending_capacity;
-    float *logit_rows; /* [FORWARD_LOGIT_ROWS_MAX, V] */
-    int32_t turn;      /* context that prefills next */
-    double row_us;     /* running mean of a prompt row's time; 0: not measured */
+    float *logit_rows;   /* [FORWARD_LOGIT_ROWS_MAX, V] */
+    int64_t decision_us; /* of the step at hand */
+
+    /* For tests, set while nothing runs: sees, and may change, each row of logits before a token is
+     * drawn from it. Engine thread. */
+    void (*observe
+    )(void *context, uint64_t sequence, int32_t length, float *logits, int32_t vocabulary);
+    void *observe_context;
 };
 
 /* For callers: the engine thread sees that somebody waits, and lets him in between two pieces. */
@@ -160,8 +242,10 @@ static inline void engine_unlock(struct engine *engine) {
 #define ENGINE_FLUSH_MS 10000
 
 int64_t engine_now_us(void);
-/* Time of the KV store. */
+/* Time of the KV store, of deadlines and of decisions. */
 int64_t engine_now_ms(const struct engine *engine);
+
+/* ---- engine_plan.c ---- */
 
 /* Options with their defaults filled in, and the plan. Expected errors: INVALID_INPUT, LIMIT. */
 MUST_CHECK result engine_plan_fill(
@@ -187,25 +271,84 @@ void engine_tier_options(
 );
 /* Lengths of an engine's queues, and the bytes of these. */
 struct engine_queue_size {
-    size_t contexts, events, pending;
+    size_t contexts, events, pending, endings, draws;
 };
-struct engine_queue_size engine_queue_size(int32_t sequences_max);
-uint64_t engine_queue_bytes(int32_t sequences_max);
+struct engine_queue_size engine_queue_size(const struct engine_plan *plan);
+uint64_t engine_queue_bytes(const struct engine_plan *plan);
 void engine_root_lineage(
     const struct engine *engine, uint32_t numerics, char out[SHA256_HEX_BYTES]
 );
 
-/* Lock held. */
+/* ---- engine_statistics.c; lock held ---- */
+
 void engine_meter_add(struct engine *engine, const struct engine_counts *more);
-/* After a step. Lock held. */
 void engine_meter_step(struct engine *engine, int64_t step_us, int64_t decision_us);
 
-/* The live context of that id, or null. Lock held. */
+/* ---- engine_sequence.c, engine_request.c; lock held ---- */
+
+/* The live context of that id, or null. */
 struct context *engine_context_find(struct engine *engine, uint64_t id);
-/* Frees a context that no step uses. Lock held. */
+/* Frees a context that no step uses. */
 void engine_context_free(struct engine *engine, struct context *context);
-/* Frees what was destroyed and no step uses. Returns how many. Lock held. */
+/* Frees what was destroyed and no step uses. Returns how many. */
 int32_t engine_free_idle(struct engine *engine);
+/* What a generation owns. Needs no lock for one that no context holds. */
+void engine_generation_free(struct engine_generation *generation);
+void engine_kept_release(struct context *context);
+/* Tokens that a generation may make of its sequence: prompt and tokens_max, within the context. */
+int32_t engine_tokens_bound(const struct engine *engine, const struct context *context);
+
+/* ---- the engine thread ---- */
+
 void *engine_thread_main(void *argument); /* the engine */
+
+/* scheduler_events.c */
+void scheduler_pend(struct engine *engine, struct context *context, struct event_entry *event);
+/* Lock held. */
+void scheduler_publish(struct engine *engine);
+bool scheduler_has_event_room(const struct engine *engine);
+void scheduler_drop_events(struct engine *engine, uint64_t sequence);
+/* Ends the generation and reports it. Lock held. */
+void scheduler_finish(
+    struct engine *engine,
+    struct context *context,
+    enum finish_reason reason,
+    const struct error *error
+);
+
+/* scheduler_slots.c: window slots, blocks that are promised. Lock held. */
+
+void scheduler_need(
+    const struct engine *engine, const struct context *context, int32_t tokens, struct kv_need *out
+);
+/* Promises the request the blocks that it may take. False: they are not there. */
+bool scheduler_promise(struct engine *engine, struct context *context);
+void scheduler_unpromise(struct engine *engine, struct context *context);
+/* Slots that nobody has who runs. */
+int32_t scheduler_slots_free(const struct engine *engine);
+/* A free slot for the context (null: for a job), unless it has one: parks an idle sequence when there
+ * is none. False: all that have one run. */
+bool scheduler_slot_make_free(struct engine *engine, const struct context *context);
+/* The context has a slot and its windows, or rows to rebuild them up to `prompt_end`. False: there is
+ * no free slot. */
+bool scheduler_slot_resume(struct engine *engine, struct context *context, int32_t prompt_end);
+
+/* scheduler_admit.c: who begins, who gets a slot, what the step carries. Lock held. */
+void scheduler_boundary(struct engine *engine);
+void scheduler_compose(struct engine *engine);
+void scheduler_append(struct engine *engine, struct kv_sequence *kv, int32_t id);
+void scheduler_tell_status(struct context *context, enum engine_wait wait);
+/* Logits follow all tokens of the context, and nothing was drawn from them. */
+bool scheduler_has_kept(const struct context *context);
+
+/* scheduler_step.c: lock held on entry and exit, not while it computes. */
+void scheduler_step(struct engine *engine);
+
+/* scheduler_draw.c: no lock. Draws from consecutive rows of logits, the first of which follows the
+ * context's tokens without the drafts, until the row that has no draft equal to its draw; fills the
+ * entry's draws and the rows that are kept. */
+void scheduler_draw(
+    struct engine *engine, struct step_entry *entry, float *logits, const int32_t *drafts
+);
 
 #endif

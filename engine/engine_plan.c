@@ -54,6 +54,41 @@ static int32_t cores_available(void) {
     return cores < 1 ? 1 : (int32_t)(cores > 1024 ? 1024 : cores);
 }
 
+/* Blocks and window slots of live sequences. */
+static result fill_shares(
+    const struct engine_options *options,
+    int64_t context,
+    struct engine_plan *plan,
+    struct error *error
+) {
+    int32_t sequences = plan->sequences_max;
+    if (options->windows_max < 0 || options->windows_max > sequences) {
+        FAIL(error, INVALID_INPUT, "%d window slots, not 1 to %d", options->windows_max, sequences);
+    }
+    if (options->kv_tokens_max < 0) {
+        FAIL(error, INVALID_INPUT, "%lld tokens of blocks", (long long)options->kv_tokens_max);
+    }
+    /* Numbers of blocks are 32 bits; up to half of what the tree can find may lie beside. */
+    int64_t most = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * sequences;
+    int64_t asked = options->kv_tokens_max / KV_BLOCK_TOKENS;
+    asked += options->kv_tokens_max % KV_BLOCK_TOKENS != 0;
+    int64_t blocks = asked == 0 || asked > most ? most : asked;
+    if (blocks > INT32_MAX - KV_PREFIX_NODES_MAX) {
+        FAIL(
+            error,
+            LIMIT,
+            "%d contexts of %lld tokens are %lld blocks, more than %d",
+            sequences,
+            (long long)context,
+            (long long)blocks,
+            INT32_MAX - KV_PREFIX_NODES_MAX
+        );
+    }
+    plan->windows_max = options->windows_max == 0 ? sequences : options->windows_max;
+    plan->kv_tokens_max = blocks * KV_BLOCK_TOKENS;
+    return OK;
+}
+
 static result fill_counts(
     const struct engine_options *options,
     const struct model_config *config,
@@ -82,38 +117,11 @@ static result fill_counts(
     if (options->threads < 0) {
         FAIL(error, INVALID_INPUT, "%d threads", options->threads);
     }
-    /* Numbers of blocks are 32 bits; up to half of what the tree can find may lie beside. */
-    int64_t blocks = (context + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS * sequences;
-    if (blocks > INT32_MAX - KV_PREFIX_NODES_MAX) {
-        FAIL(
-            error,
-            LIMIT,
-            "%d contexts of %lld tokens are %lld blocks, more than %d",
-            sequences,
-            (long long)context,
-            (long long)blocks,
-            INT32_MAX - KV_PREFIX_NODES_MAX
-        );
-    }
-    plan->context_max = (int32_t)context;
     plan->sequences_max = sequences;
-    if (options->windows_max < 0 || options->kv_tokens_max < 0) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "%d window slots and %lld tokens of blocks",
-            options->windows_max,
-            (long long)options->kv_tokens_max
-        );
-    }
-    if ((options->windows_max != 0 && options->windows_max < sequences) ||
-        options->kv_tokens_max != 0) {
-        FAIL(error, UNSUPPORTED, "fewer window slots or blocks than all sequences can need");
-    }
-    plan->windows_max = sequences;
-    plan->kv_tokens_max = blocks * KV_BLOCK_TOKENS;
+    TRY(fill_shares(options, context, plan, error));
+    plan->context_max = (int32_t)context;
     /* Every running sequence has a row in a step. */
-    plan->step_rows_max = rows < sequences ? sequences : rows;
+    plan->step_rows_max = rows < plan->windows_max ? plan->windows_max : rows;
     plan->threads = options->threads == 0 ? cores_available() : options->threads;
     return OK;
 }
@@ -136,14 +144,14 @@ static void fill_token_work(
 
 struct kv_cache_shape
 engine_cache_shape(const struct engine_plan *plan, const struct kv_layout *layout) {
-    int64_t blocks = (plan->context_max + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
-    int64_t live = blocks * plan->sequences_max;
+    int64_t live = plan->kv_tokens_max / KV_BLOCK_TOKENS;
     int64_t beside =
         layout->block_bytes == 0 ? 0 : (int64_t)(plan->cache_pool_bytes / layout->block_bytes);
     return (struct kv_cache_shape){
         .context_max = plan->context_max,
         .sequences_max = plan->sequences_max,
         .block_total = narrow_i32(live + beside),
+        .windows_max = plan->windows_max,
     };
 }
 
@@ -256,22 +264,32 @@ static bool plans_draft_stages(
            config->draft_block <= plan->step_rows_max;
 }
 
-uint64_t engine_queue_bytes(int32_t sequences_max) {
-    struct engine_queue_size size = engine_queue_size(sequences_max);
-    return size.contexts * sizeof(struct context) +
-           (size.events + size.pending) * sizeof(struct engine_event) +
-           (size_t)sequences_max * (sizeof(struct forward_segment) + sizeof(void *));
-}
-
-struct engine_queue_size engine_queue_size(int32_t sequences_max) {
+struct engine_queue_size engine_queue_size(const struct engine_plan *plan) {
     /* A destroyed sequence keeps its place until the step it runs in is over. */
-    size_t contexts = 2 * (size_t)sequences_max;
-    size_t events = 4 * (size_t)ENGINE_EVENTS_PER_STEP * contexts;
+    size_t contexts = 2 * (size_t)plan->sequences_max;
+    size_t windows = (size_t)plan->windows_max;
+    size_t rows = (size_t)plan->step_rows_max;
+    size_t draws = windows * (1 + ENGINE_DRAFT_MAX);
+    draws = draws < rows + windows ? draws : rows + windows;
+    /* Of a boundary and a step: each sequence's progress and end, and tokens. */
+    size_t pending = 2 * contexts + draws;
     return (struct engine_queue_size){
         .contexts = contexts,
-        .events = events < ENGINE_EVENTS_MIN ? ENGINE_EVENTS_MIN : events,
-        .pending = 2 * (size_t)ENGINE_EVENTS_PER_STEP * contexts,
+        .events = 4 * pending,
+        .pending = pending,
+        .endings = 4 * contexts,
+        .draws = draws,
     };
+}
+
+uint64_t engine_queue_bytes(const struct engine_plan *plan) {
+    struct engine_queue_size size = engine_queue_size(plan);
+    return size.contexts * (sizeof(struct context) + sizeof(struct schedule_sequence)) +
+           (size.events + size.pending) * sizeof(struct event_entry) +
+           size.endings * sizeof(struct event_ending) + size.draws * sizeof(struct sampled_token) +
+           schedule_bytes(narrow_i32((int64_t)size.contexts)) +
+           (size_t)plan->windows_max *
+               (sizeof(struct forward_segment) + sizeof(struct step_entry) + sizeof(int32_t));
 }
 
 static uint64_t plan_scratch(
@@ -281,19 +299,19 @@ static uint64_t plan_scratch(
 ) {
     struct forward_options shape = {
         .rows_max = plan->step_rows_max,
-        .sequences_max = plan->sequences_max,
+        .sequences_max = plan->windows_max,
         .exports_targets = plan->has_draft_stages,
     };
     uint64_t drafts = plan->has_draft_stages ? draft_scratch_bytes(config, &shape) : 0;
     uint64_t vocabulary = (uint64_t)config->vocabulary;
     uint64_t logits =
-        (2 * (uint64_t)plan->sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
+        ((uint64_t)plan->sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
     struct backend_options backend;
     forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
     backend.name = options->backend;
     backend.threads = plan->threads;
     return forward_scratch_bytes(config, &shape) + drafts + logits +
-           backend_scratch_bytes(&backend) + engine_queue_bytes(plan->sequences_max);
+           backend_scratch_bytes(&backend) + engine_queue_bytes(plan);
 }
 
 result engine_plan_fill(
@@ -333,12 +351,15 @@ result engine_plan_fill(
         FAIL(
             error,
             LIMIT,
-            "%d contexts of %d tokens need %llu bytes beside the weights (blocks %llu, of them "
+            "%d contexts of %d tokens (%lld together, %d running) need %llu bytes beside the "
+            "weights (blocks %llu, of them "
             "%llu "
             "for later; snapshots %llu, prefix tree %llu, windows and tables %llu, host pool %llu, "
             "buffers of the cache's tiers %llu, scratch %llu), but %llu are allowed: %llu short",
             plan.sequences_max,
             plan.context_max,
+            (long long)plan.kv_tokens_max,
+            plan.windows_max,
             (unsigned long long)plan.total_beside_weights,
             (unsigned long long)plan.kv_pool_bytes,
             (unsigned long long)plan.cache_pool_bytes,

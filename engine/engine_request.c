@@ -1,5 +1,6 @@
 /* Generations on the callers' side: what a request may ask for, queue, cancel, events; logits for the
  * command line. See engine.h and engine_internal.h. */
+#include "constraint.h"
 #include "engine_internal.h"
 
 /* ---- generations ---------------------------------------------------------------------------- */
@@ -21,18 +22,45 @@ check_ids(const struct engine *engine, const int32_t *ids, size_t count, struct 
     return OK;
 }
 
-/* What the modules behind cannot do yet. */
-static result check_support(const struct generation_request *request, struct error *error) {
-    const struct generation_guard *guard = &request->guard;
-    if (request->stop_count > 0 || request->stop_id_count > 0) {
-        FAIL(error, UNSUPPORTED, "stop strings and stop ids");
-    }
-    if (guard->repeat_tokens != 0 || guard->repeat_times != 0 || guard->thinking_tokens_max != 0 ||
-        guard->call_tokens_max != 0) {
-        FAIL(error, UNSUPPORTED, "guards of a generation");
+static struct stop_options
+stop_options_of(const struct engine *engine, const struct generation_request *request) {
+    return (struct stop_options){
+        .strings = request->stops,
+        .string_count = request->stop_count,
+        .ids = request->stop_ids,
+        .id_count = request->stop_id_count,
+        .vocabulary = engine->info.vocabulary,
+    };
+}
+
+static result check_speculation(const struct generation_request *request, struct error *error) {
+    if (request->draft_max < 0 || request->draft_max > ENGINE_DRAFT_MAX) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "drafts of %d tokens, not 0 to %d",
+            request->draft_max,
+            ENGINE_DRAFT_MAX
+        );
     }
     if (request->speculation == SPECULATE_LOOKUP || request->speculation == SPECULATE_DRAFT) {
         FAIL(error, UNSUPPORTED, "speculation");
+    }
+    return OK;
+}
+
+static result check_deadline(
+    const struct engine *engine, const struct generation_request *request, struct error *error
+) {
+    int64_t now_ms = engine_now_ms(engine);
+    if (request->deadline_ms < 0 || (request->deadline_ms != 0 && request->deadline_ms <= now_ms)) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "a deadline of %lld ms, which passed %lld ms ago",
+            (long long)request->deadline_ms,
+            (long long)(now_ms - request->deadline_ms)
+        );
     }
     return OK;
 }
@@ -45,26 +73,11 @@ static result check_request(
     if (request->tokens_max < 0) {
         FAIL(error, INVALID_INPUT, "tokens_max is %d", request->tokens_max);
     }
-    if (request->draft_max < 0 || request->draft_max > ENGINE_DRAFT_MAX) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "drafts of %d tokens, not 0 to %d",
-            request->draft_max,
-            ENGINE_DRAFT_MAX
-        );
-    }
-    int64_t now_ms = engine_now_ms(engine);
-    if (request->deadline_ms != 0 && request->deadline_ms <= now_ms) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "a deadline of %lld ms, which passed %lld ms ago",
-            (long long)request->deadline_ms,
-            (long long)(now_ms - request->deadline_ms)
-        );
-    }
-    TRY(check_support(request, error));
+    TRY(check_speculation(request, error));
+    TRY(check_deadline(engine, request, error));
+    struct stop_options stop = stop_options_of(engine, request);
+    TRY(stop_check(&stop, error));
+    TRY(guard_check(&request->guard, error));
     if (request->append_count > (size_t)engine->plan.context_max) {
         FAIL(
             error,
@@ -107,8 +120,8 @@ static result check_context(
             limit
         );
     }
-    bool has_next = context->kv != NULL && (context->kv->computed < context->kv->length ||
-                                            context->logits_length == context->length);
+    bool has_next = context->kv != NULL &&
+                    (context->kv->computed < context->kv->length || context->kept != NULL);
     if (request->append_count == 0 && (length == 0 || !has_next)) {
         FAIL(error, INVALID_INPUT, "sequence %llu: nothing to evaluate", id);
     }
@@ -130,45 +143,168 @@ static result check_context(
     );
 }
 
+/* A promise that can never be kept is refused at once. Lock held. */
+static result check_memory(
+    const struct engine *engine,
+    const struct context *context,
+    const struct generation_request *request,
+    struct error *error
+) {
+    int64_t tokens =
+        (int64_t)context->length + (int64_t)request->append_count + request->tokens_max;
+    int64_t most = engine->plan.context_max;
+    struct kv_need need;
+    scheduler_need(engine, context, (int32_t)(tokens < most ? tokens : most), &need);
+    const struct schedule_machine machine = {.blocks_total = need.total};
+    if (schedule_admits(&machine, need.wanted) != SCHEDULE_REFUSE) {
+        return OK;
+    }
+    TRY_NOTE(
+        error,
+        schedule_admits_checked(&machine, need.wanted, error),
+        "%zu tokens of prompt and at most %d more",
+        (size_t)context->length + request->append_count,
+        request->tokens_max
+    );
+    return OK;
+}
+
+/* ---- a request's own parts ------------------------------------------------------------------ */
+
+void engine_generation_free(struct engine_generation *generation) {
+    free(generation->append);
+    free(generation->bias);
+    stop_destroy(generation->stop);
+    guard_destroy(generation->guard);
+    guard_state_destroy(generation->guard_state);
+    sampler_history_destroy(generation->history);
+    constraint_release(generation->constraint);
+    *generation = (struct engine_generation){0};
+}
+
+static void generation_cleanup(struct engine_generation *generation) {
+    engine_generation_free(generation);
+}
+
+static result copy_settings(
+    struct engine_generation *generation,
+    const struct generation_request *request,
+    struct error *error
+) {
+    generation->sampling = request->sampling;
+    generation->append_count = (int32_t)request->append_count;
+    generation->append = calloc(request->append_count + 1, sizeof *generation->append);
+    size_t biases = (size_t)request->sampling.bias_count;
+    generation->bias = calloc(biases + 1, sizeof *generation->bias);
+    if (generation->append == NULL || generation->bias == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu tokens", request->append_count);
+    }
+    if (request->append_count > 0) {
+        memcpy(
+            generation->append, request->append, request->append_count * sizeof *generation->append
+        );
+    }
+    if (biases > 0) {
+        memcpy(generation->bias, request->sampling.bias, biases * sizeof *generation->bias);
+    }
+    generation->sampling.bias = generation->bias;
+    generation->tokens_max = request->tokens_max;
+    generation->window = request->window;
+    generation->deadline_ms = request->deadline_ms;
+    generation->speculation = request->speculation;
+    generation->draft_max = request->draft_max;
+    generation->stop_count = (int32_t)request->stop_count;
+    generation->has_contract = request->has_contract;
+    generation->contract_count = request->has_contract ? request->contract_count : 0;
+    return OK;
+}
+
+static result make_guard(
+    const struct engine *engine,
+    struct engine_generation *generation,
+    const struct generation_request *request,
+    struct error *error
+) {
+    const struct guard_limits *limits = &request->guard;
+    if (limits->loop_span_max == 0 && limits->thinking_max == 0 && limits->call_max == 0) {
+        return OK;
+    }
+    struct guard_markers markers;
+    guard_markers_chat(engine->tokenizer, &markers);
+    TRY(guard_create(&generation->guard, limits, &markers, error));
+    return guard_state_create(&generation->guard_state, request->starts_in_thinking, error);
+}
+
+/* `length`: tokens of the sequence. */
+static result make_generation(
+    const struct engine *engine,
+    struct engine_generation *generation,
+    const struct generation_request *request,
+    int32_t length,
+    struct error *error
+) {
+    TRY(copy_settings(generation, request, error));
+    struct stop_options stop = stop_options_of(engine, request);
+    if (request->stop_count > 0 || request->stop_id_count > 0) {
+        TRY(stop_create(&generation->stop, &stop, error));
+    }
+    TRY(make_guard(engine, generation, request, error));
+    if (sampling_has_penalties(&request->sampling)) {
+        int64_t tokens = (int64_t)length + (int64_t)request->append_count + request->tokens_max;
+        int64_t most = engine->plan.context_max;
+        TRY(sampler_history_create(
+            &generation->history,
+            engine->info.vocabulary,
+            (int32_t)(tokens < most ? tokens : most),
+            error
+        ));
+    }
+    if (request->constraint != NULL) {
+        generation->constraint = constraint_acquire(request->constraint);
+        generation->constraint_state = constraint_start(request->constraint);
+    }
+    return OK;
+}
+
+/* Lock held. */
 static void enqueue(
     struct engine *engine,
     struct context *context,
     const struct generation_request *request,
-    int32_t **append
+    struct engine_generation *made
 ) {
-    context->append = TAKE(*append);
-    context->append_count = (int32_t)request->append_count;
-    context->sampling = request->sampling;
+    struct engine_generation *generation = &context->generation;
+    *generation = *made;
+    *made = (struct engine_generation){0};
     if (request->uses_sequence_seed) {
-        context->sampling.seed = context->seed.seed;
+        generation->sampling.seed = context->seed.seed;
     } else if (!context->seed.has_seed) {
         context->seed.seed = request->sampling.seed;
         context->seed.has_seed = true;
     }
-    context->deadline_ms = request->deadline_ms;
-    context->tokens_max = request->tokens_max;
-    context->window = request->window;
-    context->has_contract = request->has_contract;
-    context->contract_count = request->has_contract ? request->contract_count : 0;
-    if (context->contract_count > 0) {
+    /* Numbers that callers hardly choose for agents. */
+    generation->agent = request->agent == 0 ? ~context->id : request->agent;
+    /* After check_contract, which bounds the count. */
+    if (generation->contract_count > 0) {
         memcpy(
-            context->contract,
+            generation->contract,
             request->contract,
-            (size_t)context->contract_count * sizeof *context->contract
+            (size_t)generation->contract_count * sizeof *generation->contract
         );
     }
     context->is_cancelled = false;
     context->state = CONTEXT_QUEUED;
     context->queue_number = ++engine->next_queue_number;
-    context->queued_at_us = engine_now_us();
     context->queued_at_ms = engine_now_ms(engine);
     context->progress_at_ms = context->queued_at_ms;
+    generation->queued_at_us = engine_now_us();
+    generation->state_at_ms = context->queued_at_ms;
     context->status = (struct engine_request_status){
-        .agent = request->agent == 0 ? context->id : request->agent,
+        .agent = generation->agent,
         .state = ENGINE_QUEUED,
         .wait = ENGINE_WAIT_TURN,
-        .prompt_tokens = context->length + context->append_count,
-        .prompt_left = context->append_count,
+        .prompt_tokens = context->length + generation->append_count,
+        .prompt_left = generation->append_count,
     };
     engine_meter_add(engine, &(struct engine_counts){.queued = 1});
     pthread_cond_signal(&engine->to_engine);
@@ -178,19 +314,17 @@ result engine_generate(
     struct engine *engine, const struct generation_request *request, struct error *error
 ) {
     TRY(check_request(engine, request, error));
-    CLEANUP(free_cleanup)
-    int32_t *append = calloc(request->append_count + 1, sizeof *append);
-    if (append == NULL) {
-        FAIL(error, MEMORY, "no memory for %zu tokens", request->append_count);
-    }
-    if (request->append_count > 0) {
-        memcpy(append, request->append, request->append_count * sizeof *append);
-    }
+    int32_t length = engine_sequence_length(engine, request->sequence);
+    CLEANUP(generation_cleanup) struct engine_generation made = {0};
+    TRY(make_generation(engine, &made, request, length, error));
     engine_lock(engine);
     struct context *context = engine_context_find(engine, request->sequence);
     result checked = check_context(engine, context, request, error);
     if (is_ok(checked)) {
-        enqueue(engine, context, request, &append);
+        checked = check_memory(engine, context, request, error);
+    }
+    if (is_ok(checked)) {
+        enqueue(engine, context, request, &made);
     }
     engine_unlock(engine);
     return checked;
@@ -220,19 +354,6 @@ const char *finish_reason_name(enum finish_reason reason) {
         [FINISH_OPEN_CALL] = "open_call",
     };
     return names[reason];
-}
-
-bool engine_next_event(struct engine *engine, struct engine_event *out) {
-    engine_lock(engine);
-    bool has_event = engine->event_count > 0;
-    if (has_event) {
-        *out = engine->events[engine->event_first];
-        engine->event_first = (engine->event_first + 1) % engine->event_capacity;
-        engine->event_count--;
-        pthread_cond_signal(&engine->to_engine);
-    }
-    engine_unlock(engine);
-    return has_event;
 }
 
 /* ---- logits --------------------------------------------------------------------------------- */

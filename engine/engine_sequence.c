@@ -23,6 +23,14 @@ static struct context *find_unused(struct engine *engine) {
     return NULL;
 }
 
+void engine_kept_release(struct context *context) {
+    struct kept_logits *kept = context->kept;
+    context->kept = NULL;
+    if (kept != NULL && --kept->references == 0) {
+        free(kept);
+    }
+}
+
 void engine_context_free(struct engine *engine, struct context *context) {
     ASSERT(context->used);
     int64_t now_ms = engine_now_ms(engine);
@@ -34,15 +42,20 @@ void engine_context_free(struct engine *engine, struct context *context) {
     if (context->kv != NULL) {
         kv_cache_release(&engine->cache, context->kv);
     }
-    free(context->append);
-    *context = (struct context){.logits = context->logits};
+    if (context->state == CONTEXT_PARKED || context->state == CONTEXT_ACTIVE) {
+        schedule_ledger_leave(engine->ledger, context->generation.agent);
+    }
+    engine_kept_release(context);
+    engine_generation_free(&context->generation);
+    *context = (struct context){0};
 }
 
 int32_t engine_free_idle(struct engine *engine) {
     int32_t freed = 0;
     for (int32_t c = 0; c < engine->context_count; c++) {
         struct context *context = &engine->contexts[c];
-        if (context->used && context->is_dying && context->state != CONTEXT_RUNNING) {
+        bool is_running = engine->meter.is_stepping && context->state == CONTEXT_ACTIVE;
+        if (context->used && context->is_dying && !is_running) {
             engine_context_free(engine, context);
             freed++;
         }
@@ -114,11 +127,9 @@ add_child(struct engine *engine, struct context *parent, struct kv_sequence *kv,
     if (parent->binding.sequence != NULL) {
         kv_store_fork(engine->store, &parent->binding, &child->binding, kv, engine_now_ms(engine));
     }
-    child->logits_length = parent->logits_length;
-    if (parent->logits_length > 0) {
-        memcpy(
-            child->logits, parent->logits, (size_t)engine->info.vocabulary * sizeof *child->logits
-        );
+    if (parent->kept != NULL) {
+        child->kept = parent->kept;
+        child->kept->references++;
     }
     *out = child->id;
 }
@@ -145,30 +156,15 @@ engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, stru
     return checked;
 }
 
-/* Drops the events of a sequence from the ring. Lock held. */
-static void drop_events(struct engine *engine, uint64_t id) {
-    size_t kept = 0;
-    for (size_t i = 0; i < engine->event_count; i++) {
-        size_t from = (engine->event_first + i) % engine->event_capacity;
-        size_t to = (engine->event_first + kept) % engine->event_capacity;
-        if (engine->events[from].sequence != id) {
-            if (to != from) {
-                engine->events[to] = engine->events[from];
-            }
-            kept++;
-        }
-    }
-    engine->event_count = kept;
-}
-
 void engine_sequence_destroy(struct engine *engine, uint64_t sequence) {
     engine_lock(engine);
     struct context *context = engine_context_find(engine, sequence);
     if (context != NULL) {
         engine->live_count--;
-        drop_events(engine, sequence);
+        scheduler_drop_events(engine, sequence);
         /* Its windows are kept by the engine thread: a copy of megabytes into fresh memory. */
-        if (context->state == CONTEXT_RUNNING || context->binding.sequence != NULL) {
+        if (context->state == CONTEXT_PARKED || context->state == CONTEXT_ACTIVE ||
+            context->binding.sequence != NULL) {
             context->is_dying = true;
         } else {
             engine_context_free(engine, context);

@@ -99,6 +99,10 @@ count_request(const struct engine_request_status *request, struct engine_statist
     out->parked += request->state != ENGINE_QUEUED && request->wait == ENGINE_WAIT_SLOT;
 }
 
+static int32_t windows_used(const struct engine *engine) {
+    return engine->cache.windows_max - engine->cache.window_free_count;
+}
+
 void engine_statistics(struct engine *engine, struct engine_statistics *out) {
     *out = (struct engine_statistics){0};
     engine_lock(engine);
@@ -125,9 +129,10 @@ void engine_statistics(struct engine *engine, struct engine_statistics *out) {
     out->decision_us = meter->decision_us;
     out->step_running_ms = meter->is_stepping ? now_ms - meter->step_started_ms : 0;
     out->windows_max = engine->plan.windows_max;
-    out->windows_used = engine->windows_used;
+    out->windows_used = windows_used(engine);
     out->blocks_total = engine->cache.block_total;
-    out->blocks_used = engine->cache.block_total - engine->cache.block_free_count;
+    out->blocks_used = engine->cache.block_live_count;
+    out->blocks_promised = engine->cache.block_promised_count;
     engine_unlock(engine);
 }
 
@@ -152,15 +157,16 @@ static void explain(
     (void)snprintf(
         out->why,
         sizeof out->why,
-        "%s (step at hand: %lld ms; blocks: it holds %d and needs %d more, %d of %d are free; "
-        "slots: %d of %d in use)",
+        "%s (step at hand: %lld ms; blocks: it holds %d, may take %d; of %d are %d held by live "
+        "sequences and %d promised; slots: %d of %d in use)",
         whys[request->wait],
         running,
         request->blocks,
         request->blocks_promised,
-        engine->cache.block_free_count,
         engine->cache.block_total,
-        engine->windows_used,
+        engine->cache.block_live_count,
+        engine->cache.block_promised_count,
+        windows_used(engine),
         engine->plan.windows_max
     );
 }

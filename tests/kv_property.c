@@ -123,6 +123,57 @@ static bool next_event(struct engine *engine, struct waker *waker, struct engine
     return true;
 }
 
+/* Rows of logits that tokens were drawn from, the last of each sequence; as many as can be alive at a
+ * time and some that are not any more. */
+struct seen_logits {
+    pthread_mutex_t lock;
+    struct seen_row {
+        uint64_t sequence, when;
+        int32_t length;
+        float *values;
+    } rows[4 * PROPERTY_SEQUENCES_MAX];
+    uint64_t now;
+};
+static struct seen_logits warm_seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct seen_logits cold_seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* On the engine thread: see engine_internal.h. */
+static void
+see_logits(void *context, uint64_t sequence, int32_t length, float *logits, int32_t vocabulary) {
+    struct seen_logits *table = context;
+    pthread_mutex_lock(&table->lock);
+    struct seen_row *row = &table->rows[0];
+    for (size_t i = 0; i < COUNT_OF(table->rows); i++) {
+        bool is_own = table->rows[i].sequence == sequence;
+        if (is_own || (row->sequence != sequence && table->rows[i].when < row->when)) {
+            row = &table->rows[i];
+        }
+    }
+    free(row->values);
+    row->values = malloc((size_t)vocabulary * sizeof *logits);
+    ASSERT(row->values != NULL);
+    memcpy(row->values, logits, (size_t)vocabulary * sizeof *logits);
+    row->sequence = sequence;
+    row->length = length;
+    row->when = ++table->now;
+    pthread_mutex_unlock(&table->lock);
+}
+
+static void watch_logits(struct engine *engine, struct seen_logits *table) {
+    pthread_mutex_lock(&table->lock);
+    for (size_t i = 0; i < COUNT_OF(table->rows); i++) {
+        free(table->rows[i].values);
+        table->rows[i] = (struct seen_row){0};
+    }
+    pthread_mutex_unlock(&table->lock);
+    if (engine != NULL) {
+        pthread_mutex_lock(&engine->lock);
+        engine->observe = see_logits;
+        engine->observe_context = table;
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
 struct engine *
 property_open_cold(const struct property_model *model, const char *path, struct waker *waker) {
     struct error error = {0};
@@ -142,6 +193,7 @@ property_open_cold(const struct property_model *model, const char *path, struct 
         print_error("%s\n", error.message);
         fail();
     }
+    watch_logits(engine, &cold_seen);
     return engine;
 }
 
@@ -197,6 +249,7 @@ void world_open(struct world *world, struct random *random) {
         return;
     }
     engine_get_info(world->engine, &world->info);
+    watch_logits(world->engine, &warm_seen);
 }
 
 void world_close(struct world *world) {
@@ -207,6 +260,7 @@ void world_close(struct world *world) {
     }
     engine_close(world->engine);
     world->engine = NULL;
+    watch_logits(NULL, &warm_seen);
     for (int i = 0; i < PROPERTY_SEQUENCES_MAX; i++) {
         world->lives[i].used = false;
     }
@@ -369,18 +423,17 @@ static bool is_any_running(const struct world *world) {
 
 /* ---- the cold run --------------------------------------------------------------------------- */
 
-/* Logits that the engine holds for the sequence, and how many tokens they follow. */
-static int32_t read_logits(struct engine *engine, uint64_t id, float *out) {
+/* Logits that the engine drew from last, and how many tokens they follow; 0: none. */
+static int32_t read_logits(struct seen_logits *seen, uint64_t id, float *out, int32_t vocabulary) {
     int32_t length = 0;
-    pthread_mutex_lock(&engine->lock);
-    for (int32_t c = 0; c < engine->context_count; c++) {
-        const struct context *context = &engine->contexts[c];
-        if (context->used && context->id == id && context->logits_length > 0) {
-            length = context->logits_length;
-            memcpy(out, context->logits, (size_t)engine->info.vocabulary * sizeof *out);
+    pthread_mutex_lock(&seen->lock);
+    for (size_t i = 0; i < COUNT_OF(seen->rows); i++) {
+        if (seen->rows[i].sequence == id && seen->rows[i].length > 0) {
+            length = seen->rows[i].length;
+            memcpy(out, seen->rows[i].values, (size_t)vocabulary * sizeof *out);
         }
     }
-    pthread_mutex_unlock(&engine->lock);
+    pthread_mutex_unlock(&seen->lock);
     return length;
 }
 
@@ -429,7 +482,7 @@ static bool run_cold(
             }
         }
     }
-    *logits_length = read_logits(world->cold, id, world->cold_logits);
+    *logits_length = read_logits(&cold_seen, id, world->cold_logits, world->info.vocabulary);
     engine_sequence_destroy(world->cold, id);
     return !world_has_failed(world);
 }
@@ -484,7 +537,7 @@ compare_with_cold(struct world *world, const struct live *live, const struct gen
 
 static void compare_logits(struct world *world, const struct live *live, int32_t cold_length) {
     const struct generation_facts *facts = &live->generation.facts;
-    int32_t length = read_logits(world->engine, live->id, world->logits);
+    int32_t length = read_logits(&warm_seen, live->id, world->logits, world->info.vocabulary);
     size_t vocabulary = (size_t)world->info.vocabulary;
     if (length != cold_length) {
         FAIL_WORLD(world, "logits follow %d tokens, cold %d", length, cold_length);
