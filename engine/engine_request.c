@@ -194,9 +194,7 @@ static result copy_settings(
     generation->sampling = request->sampling;
     generation->append_count = (int32_t)request->append_count;
     generation->append = calloc(request->append_count + 1, sizeof *generation->append);
-    size_t biases = (size_t)request->sampling.bias_count;
-    generation->bias = calloc(biases + 1, sizeof *generation->bias);
-    if (generation->append == NULL || generation->bias == NULL) {
+    if (generation->append == NULL) {
         FAIL(error, MEMORY, "no memory for %zu tokens", request->append_count);
     }
     if (request->append_count > 0) {
@@ -204,7 +202,12 @@ static result copy_settings(
             generation->append, request->append, request->append_count * sizeof *generation->append
         );
     }
+    size_t biases = (size_t)request->sampling.bias_count;
     if (biases > 0) {
+        generation->bias = calloc(biases, sizeof *generation->bias);
+        if (generation->bias == NULL) {
+            FAIL(error, MEMORY, "no memory for the bias of %zu tokens", biases);
+        }
         memcpy(generation->bias, request->sampling.bias, biases * sizeof *generation->bias);
     }
     generation->sampling.bias = generation->bias;

@@ -248,9 +248,16 @@ static void end_overdue(struct engine *engine) {
             scheduler_finish(engine, context, FINISH_CANCELLED, NULL);
         } else if (deadline_ms != 0 && deadline_ms <= now_ms) {
             scheduler_finish(engine, context, FINISH_DEADLINE, NULL);
-        } else if (context->is_restoring && !context->binding.is_waiting) {
-            context->is_restoring = false;
         }
+    }
+}
+
+/* What was read lets prompts begin. */
+static void poll_store(struct engine *engine) {
+    engine->poll_ms = kv_store_poll(engine->store, engine_now_ms(engine));
+    for (int32_t c = 0; c < engine->context_count; c++) {
+        struct context *context = &engine->contexts[c];
+        context->is_restoring = context->is_restoring && context->binding.is_waiting;
     }
 }
 
@@ -347,7 +354,7 @@ void scheduler_tell_status(struct context *context, enum engine_wait wait) {
 void scheduler_boundary(struct engine *engine) {
     engine->decision_us = 0;
     end_overdue(engine);
-    engine->poll_ms = kv_store_poll(engine->store, engine_now_ms(engine));
+    poll_store(engine);
     admit(engine);
     share_slots(engine);
     for (int32_t c = 0; c < engine->context_count; c++) {

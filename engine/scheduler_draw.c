@@ -23,6 +23,15 @@ static void fill_history(const struct engine *engine, struct context *context, i
     generation->has_history = true;
 }
 
+static void
+observe(struct engine *engine, const struct context *context, int32_t length, float *logits) {
+    if (engine->observe != NULL) {
+        engine->observe(
+            engine->observe_context, context->id, length, logits, engine->info.vocabulary
+        );
+    }
+}
+
 static result draw(
     struct engine *engine,
     struct context *context,
@@ -32,11 +41,7 @@ static result draw(
     struct error *error
 ) {
     struct engine_generation *generation = &context->generation;
-    if (engine->observe != NULL) {
-        engine->observe(
-            engine->observe_context, context->id, position, logits, engine->info.vocabulary
-        );
-    }
+    observe(engine, context, position, logits);
     struct sampler_request request = {
         .logits = logits,
         .sampling = &generation->sampling,
@@ -162,6 +167,7 @@ void scheduler_draw(
     }
     entry->draw_first = engine->draw_count;
     if (generation->tokens_max == 0 || length >= engine->plan.context_max) {
+        observe(engine, context, length, logits);
         keep_logits(engine, context, logits);
         return;
     }

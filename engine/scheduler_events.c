@@ -188,12 +188,10 @@ void scheduler_finish(
     ASSERT(context->state != CONTEXT_IDLE);
     fill_facts(engine, context);
     pend_ending(engine, context, reason, error);
-    if (context->is_restoring) {
-        context->is_restoring = false;
-        if (context->binding.sequence == NULL) {
-            kv_store_cancel(engine->store, &context->binding, engine_now_ms(engine));
-        }
+    if (context->state == CONTEXT_PARKED && context->binding.sequence == NULL) {
+        kv_store_cancel(engine->store, &context->binding, engine_now_ms(engine));
     }
+    context->is_restoring = false;
     scheduler_unpromise(engine, context);
     if (context->state != CONTEXT_QUEUED) {
         schedule_ledger_leave(engine->ledger, context->generation.agent);
