@@ -234,12 +234,21 @@ static void draw_consider(
     }
 }
 
-/* Draws among the most likely tokens, taken from a heap until their share reaches top_p or none is
- * likely enough for min_p. */
-static int32_t draw_from_top(
-    struct sampler *sampler, const struct sampler_request *request, const struct sampler_row *row
+/* More than what the order of a sum of 2^31 weights can change in it, as a part. */
+#define NUCLEUS_ROUNDING 1e-6
+
+/* The tokens among which a nucleus lies, in the sampler's heap. */
+struct nucleus {
+    size_t count;
+    double total; /* weight of the whole row */
+};
+
+static void gather_nucleus(
+    struct sampler *sampler,
+    const struct sampling *sampling,
+    const struct sampler_row *row,
+    struct nucleus *nucleus
 ) {
-    const struct sampling *sampling = request->sampling;
     double top = (double)row->logits[row->largest];
     double total = 0;
     size_t count = 0;
@@ -258,19 +267,122 @@ static int32_t draw_from_top(
             sampler->heap[count++] = (struct candidate){.weight = sampler->weights[i], .at = i};
         }
     }
+    *nucleus = (struct nucleus){.count = count, .total = total};
+}
+
+/* n of a weight in (2^-n-1, 2^-n], at most OCTAVES - 1. */
+#define OCTAVES 64
+static int octave(double weight) {
+    uint64_t bits;
+    memcpy(&bits, &weight, sizeof bits);
+    int below = 1023 - (int)(bits >> 52);
+    return below < OCTAVES - 1 ? below : OCTAVES - 1;
+}
+
+/* Drops the octaves behind those that fill the nucleus for sure. */
+static void cut_nucleus(struct sampler *sampler, double top_p, struct nucleus *nucleus) {
+    struct candidate *heap = sampler->heap;
+    double sums[OCTAVES] = {0};
+    for (size_t i = 0; i < nucleus->count; i++) {
+        sums[octave(heap[i].weight)] += heap[i].weight;
+    }
+    double enough = top_p * nucleus->total * (1 + NUCLEUS_ROUNDING);
+    double sum = sums[0];
+    int last = 0;
+    while (last < OCTAVES - 1 && sum <= enough) {
+        sum += sums[++last];
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < nucleus->count; i++) {
+        if (octave(heap[i].weight) <= last) {
+            heap[count++] = heap[i];
+        }
+    }
+    nucleus->count = count;
+}
+
+/* Takes tokens from the heap, the likeliest first, until their share reaches top_p or none is left. */
+static int32_t draw_by_weight(
+    struct sampler *sampler,
+    const struct sampler_request *request,
+    const struct sampler_row *row,
+    const struct nucleus *nucleus
+) {
+    struct candidate *heap = sampler->heap;
+    size_t count = nucleus->count;
     for (size_t i = count / 2; i-- > 0;) {
-        sift_down(sampler->heap, count, i);
+        sift_down(heap, count, i);
     }
     struct draw draw = {.at = -1};
     double kept = 0;
-    while (count > 0 && (draw.at < 0 || kept < sampling->top_p * total)) {
-        struct candidate taken = sampler->heap[0];
+    while (count > 0 && (draw.at < 0 || kept < request->sampling->top_p * nucleus->total)) {
+        struct candidate taken = heap[0];
         kept += taken.weight;
         draw_consider(&draw, request, row, taken.at);
-        sampler->heap[0] = sampler->heap[--count];
-        sift_down(sampler->heap, count, 0);
+        heap[0] = heap[--count];
+        sift_down(heap, count, 0);
     }
-    return draw.at < 0 ? row->largest : draw.at;
+    return draw.at;
+}
+
+/* The same without sorting: the winner among all that are left is the draw when those before it do
+ * not fill the nucleus; else it and what comes behind are not in it. Few rounds, each over what is
+ * left. -1 when the winner lies too near the border for a sum in another order to tell. */
+static int32_t draw_by_noise(
+    struct sampler *sampler,
+    const struct sampler_request *request,
+    const struct sampler_row *row,
+    const struct nucleus *nucleus
+) {
+    struct candidate *left = sampler->heap;
+    size_t count = nucleus->count;
+    double wanted = request->sampling->top_p * nucleus->total;
+    int32_t first = row->largest; /* rules most others out; one of those left */
+    for (;;) {
+        struct draw draw = {.at = -1};
+        draw_consider(&draw, request, row, first);
+        for (size_t i = 0; i < count; i++) {
+            draw_consider(&draw, request, row, left[i].at);
+        }
+        struct candidate won = {.weight = sampler->weights[draw.at], .at = draw.at};
+        double before = 0;
+        size_t before_count = 0;
+        for (size_t i = 0; i < count; i++) {
+            if (comes_before(&left[i], &won)) {
+                before += left[i].weight;
+                left[before_count++] = left[i];
+            }
+        }
+        if (before < wanted * (1 - NUCLEUS_ROUNDING)) {
+            return draw.at;
+        }
+        if (before <= wanted * (1 + NUCLEUS_ROUNDING)) {
+            return -1;
+        }
+        count = before_count;
+        first = left[0].at; /* what fills the nucleus is more than nothing */
+    }
+}
+
+#define NUCLEUS_SORTED 48 /* candidates that are sorted faster than their noise is drawn */
+
+/* Draws among the most likely tokens whose share reaches top_p and which are likely enough for min_p. */
+static int32_t draw_from_top(
+    struct sampler *sampler, const struct sampler_request *request, const struct sampler_row *row
+) {
+    struct nucleus nucleus;
+    gather_nucleus(sampler, request->sampling, row, &nucleus);
+    if (nucleus.count > NUCLEUS_SORTED) {
+        cut_nucleus(sampler, request->sampling->top_p, &nucleus);
+    }
+    int32_t at = -1;
+    if (nucleus.count > NUCLEUS_SORTED) {
+        at = draw_by_noise(sampler, request, row, &nucleus);
+        if (at < 0) {
+            gather_nucleus(sampler, request->sampling, row, &nucleus);
+        }
+    }
+    return at < 0 ? draw_by_weight(sampler, request, row, &nucleus) : at;
 }
 
 /* Noise of 2^-53 < u < 1 - 2^-53 lies in (-3.7, 36.8): a token further below the largest than

@@ -20,7 +20,7 @@ MUST_CHECK result sampler_create(struct sampler **out, int32_t vocabulary, struc
 void sampler_destroy(struct sampler *sampler);
 
 /* The tokens of one generation, for penalties: to be had only when sampling_has_penalties. Room for
- * `tokens_max` tokens of prompt and generation (never more than `vocabulary` distinct ones): 24 to 32
+ * `tokens_max` tokens of prompt and generation (never more than `vocabulary` distinct ones): 20 to 28
  * bytes each; pushing allocates nothing. Re-derived from the ids when it is lost. Expected errors:
  * MEMORY. */
 MUST_CHECK result sampler_history_create(

@@ -155,6 +155,33 @@ static void nucleus_cuts_equals_by_id(void **state) {
     sampler_destroy(sampler);
 }
 
+/* Large nuclei are not sorted: the same border all the same, at equal weights to the token. */
+static void nucleus_of_many_equals_ends_at_its_token(void **state) {
+    (void)state;
+    enum { VOCABULARY = 1000 };
+    static float logits[VOCABULARY];
+    struct sampler *sampler = make_sampler(VOCABULARY);
+    static const double top_p[] = {0.25, 0.5, 0.75, 0.998};
+    for (size_t p = 0; p < 2 * COUNT_OF(top_p); p++) {
+        struct sampling sampling = {.temperature = 1, .top_p = top_p[p / 2], .seed = SEED};
+        /* Different logits at a temperature that makes them equal: the largest may be left out. */
+        sampling.temperature = p % 2 == 0 ? 1 : 1e20;
+        for (int32_t t = 0; t < VOCABULARY; t++) {
+            logits[t] = p % 2 == 0 ? 0 : (float)t;
+        }
+        int32_t kept = (int32_t)(top_p[p / 2] * VOCABULARY);
+        for (int32_t i = 0; i < 800; i++) {
+            int32_t best = 0;
+            for (int32_t t = 1; t < kept; t++) {
+                double noise = sampler_gumbel(SEED, i, t);
+                best = noise > sampler_gumbel(SEED, i, best) ? t : best;
+            }
+            assert_int_equal(draw(sampler, logits, &sampling, i), best);
+        }
+    }
+    sampler_destroy(sampler);
+}
+
 static void logprob_is_of_raw_logits(void **state) {
     (void)state;
     const float logits[3] = {1.0F, 3.0F, 2.0F};
@@ -200,6 +227,7 @@ int main(void) {
         cmocka_unit_test(draws_do_not_depend_on_path),
         cmocka_unit_test(greedy_takes_lowest_of_equals),
         cmocka_unit_test(nucleus_cuts_equals_by_id),
+        cmocka_unit_test(nucleus_of_many_equals_ends_at_its_token),
         cmocka_unit_test(logprob_is_of_raw_logits),
         cmocka_unit_test(sampling_out_of_range_is_refused),
     };
