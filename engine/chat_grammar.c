@@ -70,7 +70,7 @@ static result check_name(struct view name, struct error *error) {
             error,
             INVALID_INPUT,
             "tool name '%.*s': no tag can hold it (1 to %d bytes, no quotation mark, '<', '>')",
-            VIEW_ARGUMENTS(view_slice(name, 0, 80)),
+            VIEW_ARGUMENTS(grammar_shown(name)),
             CHAT_NAME_BYTES_MAX
         );
     }
@@ -95,9 +95,7 @@ static result add_tool(
         result status = schema_add_parameters(
             turn->grammar, declared.schema, turn->dsml_id, node, &node, turn->error
         );
-        TRY_NOTE(
-            turn->error, status, "tool '%.*s'", VIEW_ARGUMENTS(view_slice(declared.name, 0, 80))
-        );
+        TRY_NOTE(turn->error, status, "tool '%.*s'", VIEW_ARGUMENTS(grammar_shown(declared.name)));
     }
     TRY(literal(turn, "\">\n", node, &node));
     TRY(grammar_add_literal(turn->grammar, declared.name, node, &node, turn->error));
@@ -122,7 +120,7 @@ static result add_calls(struct turn *turn, uint32_t *out) {
             turn->error,
             INVALID_INPUT,
             "tool '%.*s' is to be called, but it is not among the %zu declared",
-            VIEW_ARGUMENTS(view_slice(options->tool_name, 0, 80)),
+            VIEW_ARGUMENTS(grammar_shown(options->tool_name)),
             options->tool_count
         );
     }

@@ -156,6 +156,11 @@ result grammar_add_number(
     return add(grammar, node, out, error);
 }
 
+struct view grammar_shown(struct view text) {
+    text = view_slice(text, 0, 80);
+    return view_slice(text, 0, utf8_valid_prefix(text));
+}
+
 size_t grammar_node_count(const struct grammar *grammar) {
     return grammar->node_count;
 }
@@ -225,7 +230,7 @@ result grammar_advance_bytes(
             error,
             INVALID_INPUT,
             "the grammar does not allow '%.*s' here",
-            VIEW_ARGUMENTS(view_slice(bytes, 0, 80))
+            VIEW_ARGUMENTS(grammar_shown(bytes))
         );
     }
     *state = at;
@@ -256,7 +261,7 @@ result grammar_advance(struct grammar *grammar, uint32_t *state, int32_t id, str
             INVALID_INPUT,
             "the grammar does not allow token %d ('%.*s') here",
             id,
-            VIEW_ARGUMENTS(view_slice(bytes, 0, 80))
+            VIEW_ARGUMENTS(grammar_shown(bytes))
         );
     }
     *state = at;

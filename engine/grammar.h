@@ -85,6 +85,9 @@ MUST_CHECK result grammar_add_number(
     struct grammar *grammar, bool is_whole, uint32_t next, uint32_t *out, struct error *error
 );
 
+/* The beginning of a foreign text for a message: whole characters, at most 80 bytes. */
+struct view grammar_shown(struct view text);
+
 size_t grammar_node_count(const struct grammar *grammar);
 /* Ends building. `end_id`: the token that may come where the text may end, -1: none. */
 MUST_CHECK result

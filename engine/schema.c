@@ -103,7 +103,7 @@ const char *schema_where(struct schema_compiler *compiler) {
             at->name.data == NULL
                 ? buffer_append_format(&compiler->where, NULL, "/%zu", at->index)
                 : buffer_append_format(
-                      &compiler->where, NULL, "/%.*s", VIEW_ARGUMENTS(view_slice(at->name, 0, 60))
+                      &compiler->where, NULL, "/%.*s", VIEW_ARGUMENTS(grammar_shown(at->name))
                   );
         result_ignore(status);
     }
@@ -257,7 +257,7 @@ static result get_types(struct schema_compiler *compiler, unsigned *out) {
                 compiler,
                 INVALID_INPUT,
                 "type %.*s is not known",
-                VIEW_ARGUMENTS(view_slice(json_raw(one), 0, 60))
+                VIEW_ARGUMENTS(grammar_shown(json_raw(one)))
             );
         }
         *out |= found;
@@ -324,7 +324,7 @@ static result look_at_keywords(
                 compiler,
                 UNSUPPORTED,
                 "keyword \"%.*s\" is not supported",
-                VIEW_ARGUMENTS(view_slice(json_name(v), 0, 60))
+                VIEW_ARGUMENTS(grammar_shown(json_name(v)))
             );
         }
         bool decides = (keywords[i].kind & (KEY_VALUES | KEY_BRANCH | KEY_REF)) != 0;

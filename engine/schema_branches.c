@@ -34,7 +34,7 @@ resolve(struct schema_compiler *compiler, struct view pointer, struct json_value
             compiler,
             UNSUPPORTED,
             "keyword \"$ref\" to '%.*s' outside of the document is not supported",
-            VIEW_ARGUMENTS(view_slice(pointer, 0, 80))
+            VIEW_ARGUMENTS(grammar_shown(pointer))
         );
     }
     struct view rest = view_slice(pointer, 1, SIZE_MAX);
@@ -53,7 +53,7 @@ resolve(struct schema_compiler *compiler, struct view pointer, struct json_value
             compiler,
             INVALID_INPUT,
             "keyword \"$ref\": '%.*s' is not in the document",
-            VIEW_ARGUMENTS(view_slice(pointer, 0, 80))
+            VIEW_ARGUMENTS(grammar_shown(pointer))
         );
     }
     *out = at;
@@ -73,7 +73,7 @@ result schema_add_reference(struct schema_compiler *compiler, struct json_value 
                 compiler,
                 LIMIT,
                 "keyword \"$ref\" to '%.*s' is recursive; 0 levels of recursion are supported",
-                VIEW_ARGUMENTS(view_slice(pointer, 0, 80))
+                VIEW_ARGUMENTS(grammar_shown(pointer))
             );
         }
     }

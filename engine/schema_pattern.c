@@ -58,7 +58,7 @@ static result refuse(struct pattern *pattern, const char *what) {
         pattern->error,
         UNSUPPORTED,
         "pattern '%.*s', byte %zu: %s is not supported",
-        VIEW_ARGUMENTS(view_slice(pattern->text, 0, 120)),
+        VIEW_ARGUMENTS(grammar_shown(pattern->text)),
         pattern->at,
         what
     );
@@ -69,7 +69,7 @@ static result complain(struct pattern *pattern, const char *what) {
         pattern->error,
         INVALID_INPUT,
         "pattern '%.*s', byte %zu: %s",
-        VIEW_ARGUMENTS(view_slice(pattern->text, 0, 120)),
+        VIEW_ARGUMENTS(grammar_shown(pattern->text)),
         pattern->at,
         what
     );

@@ -285,7 +285,7 @@ static result add_parameter_name(
                 compiler,
                 INVALID_INPUT,
                 "property \"%.*s\" has a name that no parameter can have",
-                VIEW_ARGUMENTS(view_slice(name, 0, 60))
+                VIEW_ARGUMENTS(grammar_shown(name))
             );
         }
     }
@@ -364,7 +364,7 @@ static result check_required(
                 compiler,
                 UNSUPPORTED,
                 "keyword \"required\" names \"%.*s\", which is not among the properties",
-                VIEW_ARGUMENTS(view_slice(name, 0, 60))
+                VIEW_ARGUMENTS(grammar_shown(name))
             );
         }
     }
