@@ -529,6 +529,9 @@ static result add_value(struct schema_compiler *compiler, struct json_value valu
     TRY(python_json_append(&compiler->text, value, compiler->error));
     text = buffer_view(&compiler->text);
     result parsed = json_parse(text, NULL, &document, NULL);
+    if (parsed.code == RESULT_MEMORY) {
+        FAIL(compiler->error, MEMORY, "no memory for a value of %zu bytes", text.length);
+    }
     if (is_failed(parsed)) { // infinite numbers
         SCHEMA_REFUSE(compiler, INVALID_INPUT, "a value that JSON cannot hold");
     }
