@@ -170,6 +170,52 @@ static void linear_scale_bytes_at_the_ends(void **state) {
     kernels_free_all();
 }
 
+/* Inputs and scales at both ends, so that a scaled input would overflow or lose bits: one row gives
+ * what many give, and every instruction set the same. */
+static void linear_extreme_scales_are_exact_everywhere(void **state) {
+    (void)state;
+    static const uint8_t ends[6] = {0, 1, 9, 127, 240, 246};
+    struct numbers numbers = {20261130};
+    uint16_t *input = kernels_bf16(&numbers, 9 * 256, 1.0F);
+    struct weight weight = kernels_weight(&numbers, DTYPE_FP8, 64, 256);
+    uint8_t *scales = kernels_memory(16);
+    for (int32_t i = 0; i < 9 * 256; i++) { // from 2^-140 to 2^120 and back to zero
+        int32_t exponent = i % 7 == 0 ? 0 : numbers_below(&numbers, 260) - 140;
+        input[i] = i % 11 == 0 ? 0 : bf16_encode(ldexpf(bf16_decode(input[i]), exponent));
+    }
+    for (int32_t i = 0; i < 16; i++) {
+        scales[i] = ends[numbers_below(&numbers, 6)];
+    }
+    weight.scale = scales;
+    float many[9 * 64];
+    struct linear_op op = {
+        .rows = 9,
+        .groups = 1,
+        .in = 256,
+        .out = 64,
+        .input_dtype = DTYPE_BF16,
+        .input = input,
+        .weight = weight,
+        .output_dtype = DTYPE_F32,
+        .output = many,
+    };
+    kernels_same_everywhere("extreme scales", run_linear, &op, many, sizeof many);
+    const char *isas[3];
+    size_t count = kernels_isas(isas);
+    for (size_t i = 0; i < count; i++) {
+        struct backend *backend = kernels_open(isas[i], 1);
+        for (int32_t rows = 1; rows <= 8; rows++) {
+            float few[8 * 64];
+            op.rows = rows;
+            op.output = few;
+            backend_linear(backend, &op);
+            assert_memory_equal(few, many, (size_t)rows * 64 * sizeof *few);
+        }
+        backend_close(backend);
+    }
+    kernels_free_all();
+}
+
 static void run_quantize(struct backend *backend, int32_t step, void *context) {
     const struct quantize_op *whole = context;
     size_t dim = (size_t)whole->dim;
@@ -471,6 +517,7 @@ int main(void) {
         cmocka_unit_test(linear_fp4_is_exact_everywhere),
         cmocka_unit_test(linear_bf16_input_is_exact_everywhere),
         cmocka_unit_test(linear_scale_bytes_at_the_ends),
+        cmocka_unit_test(linear_extreme_scales_are_exact_everywhere),
         cmocka_unit_test(quantize_is_exact_everywhere),
         cmocka_unit_test(route_ties_go_to_the_lower_expert),
         cmocka_unit_test(route_scalars_match_appendix),

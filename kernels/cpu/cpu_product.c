@@ -7,6 +7,8 @@
 
 #include "cpu.h"
 
+#define FEW_ROWS 8 /* see few_rows */
+
 /* R x N dots at once. R and N are constants where this is inlined, so the sums stay in registers. */
 LANES_INLINE void dots_tile(
     const float *const *x,
@@ -257,10 +259,47 @@ LANES_INLINE void dot_outputs(
     }
 }
 
+/* Eight outputs of one row that share their scales: a scale meets 32 inputs instead of 256 weights, which
+ * gives the same bits where that product is exact. Far outside what models hold it is not: then
+ * nothing is written, and false returned. */
+static bool
+row_scaled_inputs(const struct weight *weight, int32_t first, const float *x, float *out) {
+    struct weight_row rows[8] = {{0}};
+    v16 sums[8];
+#pragma GCC unroll 8
+    for (int n = 0; n < 8; n++) {
+        rows[n] = weight_row(DTYPE_FP8, weight, first + n);
+        sums[n] = v_set1(0.0F);
+    }
+    for (int32_t k = 0; k < weight->in; k += 32) {
+        float factor = e8m0_decode_256(rows[0].scale[k / 32]);
+        v16 back = v_set1(e8m0_reciprocal(rows[0].scale[k / 32]) * 0x1p-8F);
+        v16 x_even = v_mul(v_load(x + k), v_set1(factor));
+        v16 x_odd = v_mul(v_load(x + k + 16), v_set1(factor));
+        if (!v_all_equal(v_mul(x_even, back), v_load(x + k)) ||
+            !v_all_equal(v_mul(x_odd, back), v_load(x + k + 16))) {
+            return false;
+        }
+#pragma GCC unroll 8
+        for (int n = 0; n < 8; n++) {
+            v16 even;
+            v16 odd;
+            v_load_e4m3(rows[n].data + k, &even, &odd);
+            sums[n] = v_fma(x_odd, odd, v_fma(x_even, even, sums[n]));
+        }
+    }
+    v_reduce_add4(sums[0], sums[1], sums[2], sums[3], out);
+    v_reduce_add4(sums[4], sums[5], sums[6], sums[7], out + 4);
+    return true;
+}
+
 LANES_INLINE void product_row(enum dtype dtype, const struct product *p, const float *x) {
     int32_t n = 0;
     for (; n + 8 <= p->count; n += 8) {
-        dot_outputs(dtype, 8, p->weight, p->first + n, x, p->out + n);
+        bool shares_scales = dtype == DTYPE_FP8 && (p->first + n) % 8 == 0;
+        if (!shares_scales || !row_scaled_inputs(p->weight, p->first + n, x, p->out + n)) {
+            dot_outputs(dtype, 8, p->weight, p->first + n, x, p->out + n);
+        }
     }
     for (; n + 4 <= p->count; n += 4) {
         dot_outputs(dtype, 4, p->weight, p->first + n, x, p->out + n);
@@ -277,6 +316,85 @@ static void product_row_fp4(const struct product *p, const float *x) {
 
 static void product_row_bf16(const struct product *p, const float *x) {
     product_row(DTYPE_BF16, p, x);
+}
+
+/* Four outputs of up to four rows, the weight decoded in registers. R is a constant where this is
+ * inlined. */
+LANES_INLINE void few_tile(
+    enum dtype dtype,
+    int rows,
+    const struct weight *weight,
+    int32_t first,
+    const float *const *x,
+    float *out,
+    size_t out_stride
+) {
+    struct weight_row from[4] = {{0}};
+    v16 sums[4][4];
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; n++) {
+        from[n] = weight_row(dtype, weight, first + n);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            sums[r][n] = v_set1(0.0F);
+        }
+    }
+    for (int32_t k = 0; k < weight->in; k += 32) {
+        v16 even[4];
+        v16 odd[4];
+#pragma GCC unroll 4
+        for (int n = 0; n < 4; n++) {
+            load_group(dtype, &from[n], k, &even[n], &odd[n]);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) {
+            v16 x_even = v_load(x[r] + k);
+            v16 x_odd = v_load(x[r] + k + 16);
+#pragma GCC unroll 4
+            for (int n = 0; n < 4; n++) {
+                sums[r][n] = v_fma(x_odd, odd[n], v_fma(x_even, even[n], sums[r][n]));
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) {
+        float *to = out + (size_t)r * out_stride;
+        v_reduce_add4(sums[r][0], sums[r][1], sums[r][2], sums[r][3], to);
+    }
+}
+
+LANES_INLINE void product_few(enum dtype dtype, const struct product *p) {
+    const float *x[FEW_ROWS];
+    for (int32_t r = 0; r < p->row_count; r++) {
+        x[r] = p->x + (size_t)(p->rows == NULL ? r : p->rows[r]) * p->x_stride;
+    }
+    for (int32_t r = 0; r < p->row_count; r += 4) {
+        float *out = p->out + (size_t)r * p->out_stride;
+        for (int32_t n = 0; n + 4 <= p->count; n += 4) {
+            int32_t first = p->first + n;
+            if (p->row_count - r >= 4) {
+                few_tile(dtype, 4, p->weight, first, x + r, out + n, p->out_stride);
+            } else if (p->row_count - r == 3) {
+                few_tile(dtype, 3, p->weight, first, x + r, out + n, p->out_stride);
+            } else if (p->row_count - r == 2) {
+                few_tile(dtype, 2, p->weight, first, x + r, out + n, p->out_stride);
+            } else {
+                few_tile(dtype, 1, p->weight, first, x + r, out + n, p->out_stride);
+            }
+        }
+    }
+}
+
+static void product_few_fp8(const struct product *p) {
+    product_few(DTYPE_FP8, p);
+}
+
+static void product_few_fp4(const struct product *p) {
+    product_few(DTYPE_FP4, p);
+}
+
+static void product_few_bf16(const struct product *p) {
+    product_few(DTYPE_BF16, p);
 }
 
 LANES_INLINE void
@@ -318,20 +436,26 @@ static void product_many(const struct product *p, int32_t first, int32_t count, 
     dots(p->x, p->x_stride, p->rows, p->row_count, panel, in, count, p->in, out, p->out_stride);
 }
 
+/* Rows up to which decoding in registers beats decoding a panel to memory. */
+static int32_t few_rows(enum dtype dtype) {
+    return dtype == DTYPE_BF16 ? FEW_ROWS : (dtype == DTYPE_F32 ? 0 : 4);
+}
+
 void LANES(cpu_product)(const struct product *product) {
     const struct product *p = product;
     ASSERT_DEBUG(p->count <= CPU_PANEL && p->in == p->weight->in);
-    if (p->row_count != 1 || p->weight->dtype == DTYPE_F32) {
+    if (p->row_count > few_rows(p->weight->dtype)) {
         product_many(p, p->first, p->count, p->out);
         return;
     }
+    bool is_one = p->row_count == 1;
     const float *x = p->x + (size_t)(p->rows == NULL ? 0 : p->rows[0]) * p->x_stride;
     if (p->weight->dtype == DTYPE_FP8) {
-        product_row_fp8(p, x);
+        is_one ? product_row_fp8(p, x) : product_few_fp8(p);
     } else if (p->weight->dtype == DTYPE_FP4) {
-        product_row_fp4(p, x);
+        is_one ? product_row_fp4(p, x) : product_few_fp4(p);
     } else {
-        product_row_bf16(p, x);
+        is_one ? product_row_bf16(p, x) : product_few_bf16(p);
     }
     int32_t rest = p->count % 4;
     if (rest != 0) {

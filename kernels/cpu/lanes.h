@@ -11,6 +11,8 @@
 #ifndef HEARTH_KERNELS_CPU_LANES_H
 #define HEARTH_KERNELS_CPU_LANES_H
 
+#include <stdbool.h>
+
 #include "number.h"
 
 #define LANES_JOIN_(a, b) a##_##b

@@ -56,6 +56,12 @@ LANES_INLINE v16 v_min(v16 a, v16 b) {
     return v_make(_mm256_min_ps(a.a, b.a), _mm256_min_ps(a.b, b.b));
 }
 
+LANES_INLINE bool v_all_equal(v16 a, v16 b) {
+    __m256 low = _mm256_cmp_ps(a.a, b.a, _CMP_NEQ_UQ);
+    __m256 high = _mm256_cmp_ps(a.b, b.b, _CMP_NEQ_UQ);
+    return _mm256_movemask_ps(_mm256_or_ps(low, high)) == 0;
+}
+
 LANES_INLINE v16 v_round(v16 a) {
     v16 magic = v_set1(12582912.0F);
     return v_sub(v_add(a, magic), magic);

@@ -48,9 +48,12 @@ LANES_INLINE v16 v_min(v16 a, v16 b) {
     return _mm512_min_ps(a, b);
 }
 
+LANES_INLINE bool v_all_equal(v16 a, v16 b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ) == 0;
+}
+
 LANES_INLINE v16 v_round(v16 a) {
-    v16 magic = v_set1(12582912.0F);
-    return v_sub(v_add(a, magic), magic);
+    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 
 LANES_INLINE v16 v_pow2(v16 n) {

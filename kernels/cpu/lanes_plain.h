@@ -53,6 +53,15 @@ LANES_INLINE v16 v_min(v16 a, v16 b) {
     LANES_EACH(float_min(a.f[i], b.f[i]));
 }
 
+/* False where a lane is not a number. */
+LANES_INLINE bool v_all_equal(v16 a, v16 b) {
+    bool equal = true;
+    for (int i = 0; i < 16; i++) {
+        equal = equal && a.f[i] == b.f[i];
+    }
+    return equal;
+}
+
 /* To the nearest integer, ties to even; |a| < 2^22. */
 LANES_INLINE v16 v_round(v16 a) {
     LANES_EACH((a.f[i] + 12582912.0F) - 12582912.0F);
