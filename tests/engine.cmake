@@ -1,3 +1,6 @@
 # The engine's requests: many at once, bad ones, guards, statistics.
 hearth_test(test_stress SOURCES test_stress.c engine_support.c test_safetensors.c
     LIBRARIES engine kernels base LABELS threads)
+hearth_test(test_engine_requests
+    SOURCES test_engine_requests.c engine_support.c test_safetensors.c
+    LIBRARIES engine kernels base LABELS threads)
