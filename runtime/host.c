@@ -161,7 +161,7 @@ void tool_declarations_deinit(struct tool_declarations *declarations) {
 
 result plan_describe(const struct engine_plan *plan, struct buffer *out, struct error *error) {
     const double mib = 1048576.0;
-    return buffer_append_format(
+    TRY(buffer_append_format(
         out,
         error,
         "memory: weights %.1f MiB mapped; beside them %.1f MiB of %.0f MiB allowed: KV %.1f MiB "
@@ -183,5 +183,16 @@ result plan_describe(const struct engine_plan *plan, struct buffer *out, struct 
         (double)plan->scratch_bytes / mib,
         plan->context_max,
         plan->threads
+    ));
+    if (plan->sequences_max == 1) {
+        return OK;
+    }
+    return buffer_append_format(
+        out,
+        error,
+        "; %d sequences of %" PRId64 " tokens together, %d of them running",
+        plan->sequences_max,
+        plan->kv_tokens_max,
+        plan->windows_max
     );
 }
