@@ -20,7 +20,7 @@
 #define TOKENS_MAX  12
 #define BIASES      2
 #define GENERATIONS 260
-#define SLOW_PART   5 /* of them with sanitizers */
+#define SLOW_PART   7 /* of them with sanitizers */
 
 #ifdef __SANITIZE_ADDRESS__
 #define IS_SLOW 1
@@ -101,7 +101,7 @@ static void stress_open(struct stress *stress, int32_t windows, int64_t tokens, 
         .kv_tokens_max = tokens,
         .step_rows_max = rows,
         .cache_memory_bytes = 1,
-        .snapshot_bytes = (uint64_t)3 << (IS_SLOW ? 18 : 20), /* some windows have to be dropped */
+        .snapshot_bytes = (uint64_t)3 << (IS_SLOW ? 16 : 20), /* some windows have to be dropped */
         .clock = {stress_monotonic_ms, stress_monotonic_ms, stress},
     };
     open_options(&stress->fixture, &options);
