@@ -11,7 +11,9 @@
  * optional ones may be left out, others than the declared are never generated. String parameters of
  * calls are raw text, everything else JSON. In thinking and free text every token of text is
  * allowed, control tokens only where the format has them: a turn that satisfies a constraint is one
- * that the strict parser accepts.
+ * that the strict parser accepts, but for what a regular language cannot say: more calls than
+ * CHAT_CALLS_MAX, a marker spelled in ordinary tokens, a name that a map (no properties declared)
+ * holds twice.
  * Schemas: engine/schema.h says what is supported; the rest is refused by keyword and JSON path.
  *
  * Thread: create anywhere; mask, advance and may_end by one thread at a time, the engine's, since

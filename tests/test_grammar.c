@@ -354,6 +354,8 @@ static const char *const walked[] = {
     "\"properties\": {\"kind\": {\"const\": \"b\"}, \"w\": {\"type\": \"string\"}}, \"required\": "
     "[\"kind\"]}]}",
     "{\"type\": \"string\", \"minLength\": 5, \"maxLength\": 40}",
+    "{\"type\": \"string\", \"minLength\": 6}",
+    "{\"type\": \"string\", \"minLength\": 9, \"maxLength\": 3000}",
     "{\"prefixItems\": [{\"type\": \"boolean\"}, {\"type\": [\"null\", \"number\"]}], \"items\": "
     "{\"const\": \"z\"}, \"minItems\": 2, \"maxItems\": 5}",
 };
