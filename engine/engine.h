@@ -228,7 +228,9 @@ struct generation_request {
 MUST_CHECK result engine_generate(
     struct engine *engine, const struct generation_request *request, struct error *error
 );
-/* Stops at the next step boundary; the finished event says CANCELLED. What was sampled stays. */
+/* Stops at the next step boundary; the finished event says CANCELLED. What was sampled stays; a request
+ * that ends before it began (by a deadline too) leaves the sequence as it was, and its
+ * facts.prompt_tokens is that length. */
 void engine_cancel(struct engine *engine, uint64_t sequence);
 
 enum finish_reason {
