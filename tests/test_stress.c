@@ -261,7 +261,7 @@ static void act(struct stress *stress, struct agent *agent) {
         return;
     }
     struct agent *other = find_agent(stress, 0);
-    if (agent->count > 0 && random_chance(random, 20) && other != NULL) {
+    if (agent->count > 0 && random_chance(random, IS_SLOW ? 50 : 20) && other != NULL) {
         fork_agent(stress, agent, other);
         return;
     }
@@ -442,9 +442,14 @@ static void many_in_few_slots_equal_each_alone(void **state) {
     );
     assert_int_equal(statistics.request_count, 0);
     assert_int_equal(statistics.blocks_promised, 0);
-    assert_true(coverage->forks > 0 && coverage->cancels > 0 && coverage->destroyed > 0);
-    assert_true(coverage->rebuilt > 0);
-    assert_true(IS_SLOW || coverage->preempted > 0);
+    assert_true(coverage->preempted + coverage->rebuilt > 0);
+    if (IS_SLOW) { /* too few to have met everything */
+        assert_true(coverage->forks + coverage->cancels + coverage->destroyed > 0);
+    } else {
+        assert_true(coverage->forks > 0 && coverage->cancels > 0 && coverage->destroyed > 0);
+        assert_true(coverage->preempted > 0 && coverage->rebuilt > 0);
+        assert_true(statistics.decision_us <= 100 * statistics.total.steps);
+    }
     close_engine(&stress->fixture);
     check_all(stress);
     free(stress->records);
