@@ -5,6 +5,7 @@
  * answer; one that arrives while a record is written acts after it.
  */
 #include "agent.h"
+#include "call_history.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -48,6 +49,7 @@ struct agent {
     enum finish_reason reason;
     bool has_problems;
     char problem[AGENT_DETAIL_BYTES];
+    char stop_string[AGENT_DETAIL_BYTES];
     size_t turn_message; /* index of the assistant's message */
     size_t call_count;
     size_t call_index;
@@ -56,10 +58,10 @@ struct agent {
 
     /* detectors */
     int malformed_in_row;
+    int cuts_in_row, loops_in_row;
+    char notice[2 * AGENT_DETAIL_BYTES]; /* for the model before its next turn; "": none */
     int unknown_in_row;
-    uint64_t fingerprints[AGENT_HISTORY_COUNT]; /* call and result, since something new happened */
-    int fingerprint_counts[AGENT_HISTORY_COUNT];
-    size_t fingerprint_count;
+    struct call_history history;
     bool ends_task;
 };
 
@@ -81,6 +83,10 @@ static const struct stop_row stop_rows[] = {
     {AGENT_STOP_UNKNOWN, 1, "unknown_tool", "stopped: the model keeps calling unknown tools"},
     {AGENT_STOP_GARBAGE, 1, "garbage", "stopped: the model's output cannot be read"},
     {AGENT_STOP_LENGTH, 1, "length", "stopped: the model did not end its turn"},
+    {AGENT_STOP_STRING, 0, "stop", "done: the model wrote a stop string"},
+    {AGENT_STOP_LOOP, 1, "loop", "stopped: the model repeats one text on end"},
+    {AGENT_STOP_THINKING, 1, "thinking", "stopped: the model does not end its thinking"},
+    {AGENT_STOP_OPEN_CALL, 1, "open_call", "stopped: the model does not close its calls"},
     {AGENT_STOP_CONTEXT, 1, "context", "stopped: the context is full"},
     {AGENT_STOP_INTERRUPT, 130, "interrupt", "interrupted"},
     {AGENT_STOP_ENGINE, 6, "engine", "failed: the engine reported an error"},
@@ -130,6 +136,23 @@ append_message(struct agent *agent, const struct chat_message *message, struct e
     return OK;
 }
 
+/* Something that the model is told before its next turn. */
+PRINTF_LIKE(2, 3)
+static void notice_add(struct agent *agent, const char *format, ...) {
+    size_t used = strlen(agent->notice);
+    size_t room = sizeof agent->notice - used;
+    if (used > 0 && room > 1) {
+        agent->notice[used++] = ' ';
+        agent->notice[used] = '\0';
+        room--;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    int written = vsnprintf(agent->notice + used, room, format, arguments);
+    va_end(arguments);
+    ASSERT(written >= 0); /* too long: cut, and still clear */
+}
+
 /* A conversation that goes on. */
 static result
 fill_again(struct agent *agent, const struct agent_options *options, struct error *error) {
@@ -151,6 +174,9 @@ fill_again(struct agent *agent, const struct agent_options *options, struct erro
     agent->context_messages = resume->context_messages;
     agent->end_is_missing = resume->end_is_missing;
     agent->calls_total = resume->calls_total;
+    if (agent_reason_is_cut(resume->reason)) {
+        notice_add(agent, "%s", agent_cut_text(resume->reason));
+    }
     if (resume->has_calls) {
         agent->turn_message = resume->turn_message;
         agent->call_count = resume->messages[resume->turn_message].call_count;
@@ -271,6 +297,17 @@ static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
         go_to_end(agent, effects);
         return;
     }
+    if (agent->notice[0] != '\0') {
+        const struct chat_message message = {
+            .role = CHAT_USER, .content = view_of_text(agent->notice)};
+        struct error error = {0};
+        if (is_failed(append_message(agent, &message, &error))) {
+            stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
+            go_to_end(agent, effects);
+            return;
+        }
+        agent->notice[0] = '\0';
+    }
     agent->state = AGENT_STATE_TURN;
     agent->turn_is_open = true;
     struct agent_effect *effect = effect_add(effects, AGENT_RECORD_TURN);
@@ -305,7 +342,14 @@ static int32_t turn_tokens(struct agent *agent) {
     return narrow_i32(tokens);
 }
 
-static void go_to_generate(struct agent *agent, struct agent_effects *effects) {
+static void stop_for_time(struct agent *agent) {
+    stop_set(agent, AGENT_STOP_TIME, "%.1f seconds", (double)agent->time_ms_max / 1000.0);
+}
+
+static void go_to_generate(struct agent *agent, int64_t now_ms, struct agent_effects *effects) {
+    if (now_ms >= agent->deadline_ms) {
+        stop_for_time(agent);
+    }
     int32_t tokens = agent->stop == AGENT_GOES_ON ? turn_tokens(agent) : 0;
     if (agent->stop != AGENT_GOES_ON) {
         go_to_end(agent, effects);
@@ -317,6 +361,7 @@ static void go_to_generate(struct agent *agent, struct agent_effects *effects) {
     agent->call_index = 0;
     struct agent_effect *effect = effect_add(effects, AGENT_GENERATE);
     effect->tokens_max = tokens;
+    effect->deadline_ms = agent->deadline_ms == INT64_MAX ? 0 : agent->deadline_ms;
     effect->first_call_number = agent->calls_total;
 }
 
@@ -352,7 +397,13 @@ take_output(struct agent *agent, const struct agent_event *event, struct agent_e
     int written =
         snprintf(agent->problem, sizeof agent->problem, "%.*s", VIEW_ARGUMENTS(event->problem));
     ASSERT(written >= 0);
-    if (event->reason == FINISH_ERROR) {
+    written = snprintf(
+        agent->stop_string, sizeof agent->stop_string, "%.*s", VIEW_ARGUMENTS(event->stop)
+    );
+    ASSERT(written >= 0);
+    if (event->reason == FINISH_DEADLINE) {
+        stop_for_time(agent);
+    } else if (event->reason == FINISH_ERROR) {
         bool is_full = event->error != NULL && event->error->code == RESULT_LIMIT;
         stop_set_error(
             agent, is_full ? AGENT_STOP_CONTEXT : AGENT_STOP_ENGINE, event->error, "no reason given"
@@ -374,6 +425,40 @@ take_output(struct agent *agent, const struct agent_event *event, struct agent_e
     agent->output_is_empty = event->message->content.length == 0 && agent->call_count == 0;
     agent->state = AGENT_STATE_OUTPUT;
     effect_add(effects, AGENT_RECORD_OUTPUT);
+}
+
+bool agent_reason_is_cut(enum finish_reason reason) {
+    return reason == FINISH_LOOP || reason == FINISH_THINKING || reason == FINISH_OPEN_CALL;
+}
+
+const char *agent_cut_text(enum finish_reason reason) {
+    if (reason == FINISH_LOOP) {
+        return "Your last turn repeated the same text again and again and was ended. Do not go on "
+               "with it: call a tool, or answer in plain text.";
+    }
+    if (reason == FINISH_THINKING) {
+        return "Your last turn was ended because its thinking did not end. Think less: call a tool "
+               "now, or answer in plain text.";
+    }
+    if (reason == FINISH_OPEN_CALL) {
+        return "Your last turn was ended because its block of calls did not end. Make one smaller "
+               "call, and close the block.";
+    }
+    return NULL;
+}
+
+/* A guard ended the turn: the model is told and may go on, a few times. */
+static void take_cut(struct agent *agent) {
+    agent->cuts_in_row++;
+    agent->loops_in_row += agent->reason == FINISH_LOOP ? 1 : 0;
+    if (agent->cuts_in_row >= AGENT_CUTS_MAX || agent->loops_in_row >= AGENT_LOOPS_MAX) {
+        enum agent_stop stop = agent->reason == FINISH_LOOP       ? AGENT_STOP_LOOP
+                               : agent->reason == FINISH_THINKING ? AGENT_STOP_THINKING
+                                                                  : AGENT_STOP_OPEN_CALL;
+        stop_set(agent, stop, "%d turns in a row were cut", agent->cuts_in_row);
+        return;
+    }
+    notice_add(agent, "%s", agent_cut_text(agent->reason));
 }
 
 #define NOTHING_SAID "the turn holds no text and no call"
@@ -406,16 +491,13 @@ static void answer_malformed(struct agent *agent, struct agent_effects *effects)
     }
     char text[AGENT_DETAIL_BYTES + 120];
     agent_malformed_text(agent->problem, text, sizeof text);
-    const struct chat_message message = {.role = CHAT_USER, .content = view_of_text(text)};
-    struct error error = {0};
-    if (is_failed(append_message(agent, &message, &error))) {
-        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
-    }
+    notice_add(agent, "%s", text);
     agent->state = AGENT_STATE_TURN_END;
     effect_add(effects, AGENT_RECORD_TURN_END);
 }
 
-static void decide_after_output(struct agent *agent, struct agent_effects *effects) {
+/* Reasons to stop that lie in how the generation ended. */
+static void stop_by_reason(struct agent *agent) {
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CONTEXT) {
         stop_set(
             agent, AGENT_STOP_CONTEXT, "%d of %d tokens", agent->context_tokens, agent->context_max
@@ -433,8 +515,28 @@ static void decide_after_output(struct agent *agent, struct agent_effects *effec
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CANCELLED) {
         stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "the generation was cancelled");
     }
+    if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_STOP && agent->call_count == 0) {
+        stop_set(agent, AGENT_STOP_STRING, "%s", agent->stop_string);
+    }
+    if (agent->stop == AGENT_GOES_ON && agent_reason_is_cut(agent->reason)) {
+        take_cut(agent);
+    }
+}
+
+static void decide_after_output(struct agent *agent, struct agent_effects *effects) {
+    stop_by_reason(agent);
     if (agent->stop != AGENT_GOES_ON) {
         go_to_end(agent, effects);
+        return;
+    }
+    bool is_cut = agent_reason_is_cut(agent->reason);
+    if (!is_cut) {
+        agent->cuts_in_row = 0;
+        agent->loops_in_row = 0;
+    }
+    if (is_cut && agent->call_count == 0) {
+        agent->state = AGENT_STATE_TURN_END;
+        effect_add(effects, AGENT_RECORD_TURN_END);
         return;
     }
     if (agent->call_count == 0 && (agent->has_problems || agent->output_is_empty)) {
@@ -456,42 +558,6 @@ static void decide_after_output(struct agent *agent, struct agent_effects *effec
 
 /* ---- after a call --------------------------------------------------------------------------- */
 
-/* FNV-1a, 64 bits: good enough to compare a few dozen texts of one run. */
-static uint64_t hash_bytes(uint64_t hash, struct view bytes) {
-    for (size_t i = 0; i < bytes.length; i++) {
-        hash = (hash ^ bytes.data[i]) * UINT64_C(1099511628211);
-    }
-    return (hash ^ 0xFFU) * UINT64_C(1099511628211); /* separates the parts */
-}
-
-/* Counts how often this call gave this result since a call last gave something new. */
-static int count_repeats(struct agent *agent, const struct chat_call *call, struct view text) {
-    uint64_t hash = hash_bytes(UINT64_C(14695981039346656037), call->name);
-    hash = hash_bytes(hash, call->arguments);
-    hash = hash_bytes(hash, text);
-    for (size_t i = 0; i < agent->fingerprint_count; i++) {
-        if (agent->fingerprints[i] == hash) {
-            return ++agent->fingerprint_counts[i];
-        }
-    }
-    /* Something new happened: earlier repetitions were not in vain. */
-    for (size_t i = 0; i < agent->fingerprint_count; i++) {
-        agent->fingerprint_counts[i] = 1;
-    }
-    if (agent->fingerprint_count == AGENT_HISTORY_COUNT) {
-        agent->fingerprint_count--;
-        memmove(
-            agent->fingerprints,
-            agent->fingerprints + 1,
-            agent->fingerprint_count * sizeof agent->fingerprints[0]
-        );
-    }
-    agent->fingerprints[agent->fingerprint_count] = hash;
-    agent->fingerprint_counts[agent->fingerprint_count] = 1;
-    agent->fingerprint_count++;
-    return 1;
-}
-
 static bool tool_is_declared(const struct agent *agent, struct view name) {
     for (size_t i = 0; i < agent->tool_count; i++) {
         if (view_equals(agent->tool_names[i], name)) {
@@ -505,7 +571,7 @@ static void
 take_result(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
     const struct chat_call *call = agent_call(agent, agent->call_index);
     agent->unknown_in_row = tool_is_declared(agent, call->name) ? 0 : agent->unknown_in_row + 1;
-    int repeats = count_repeats(agent, call, event->text);
+    int repeats = call_history_add(&agent->history, call, event->text);
     if (event->ends_task) {
         stop_set(agent, AGENT_STOP_FINISH, "%s", "");
     } else if (agent->unknown_in_row >= AGENT_UNKNOWN_MAX) {
@@ -522,6 +588,15 @@ take_result(struct agent *agent, const struct agent_event *event, struct agent_e
             agent,
             AGENT_STOP_REPEAT,
             "%.*s, %d times",
+            (int)(call->name.length > 64 ? 64 : call->name.length),
+            (const char *)call->name.data,
+            repeats
+        );
+    } else if (repeats == AGENT_REPEATS_MAX - 1) {
+        notice_add(
+            agent,
+            "You called %.*s %d times in the same way and got the same result each time. Do "
+            "something else.",
             (int)(call->name.length > 64 ? 64 : call->name.length),
             (const char *)call->name.data,
             repeats
@@ -574,7 +649,7 @@ recorded(struct agent *agent, const struct agent_event *event, struct agent_effe
         go_to_turn(agent, effects);
     } else if (agent->state == AGENT_STATE_TURN) {
         agent->append_tokens = event->append_tokens;
-        go_to_generate(agent, effects);
+        go_to_generate(agent, event->now_ms, effects);
     } else if (agent->state == AGENT_STATE_OUTPUT) {
         decide_after_output(agent, effects);
     } else if (agent->state == AGENT_STATE_CALL) {
@@ -613,13 +688,8 @@ record_failed(struct agent *agent, const struct agent_event *event, struct agent
     effect_add(effects, AGENT_RECORD_END);
 }
 
-static void wish_to_stop(
-    struct agent *agent, enum agent_stop stop, const char *detail, struct agent_effects *effects
-) {
-    if (agent->stop != AGENT_GOES_ON || agent->state == AGENT_STATE_FINISHED) {
-        return;
-    }
-    stop_set(agent, stop, "%s", detail);
+/* Somebody wished to stop: what runs is cancelled, a record that is written is waited for. */
+static void act_on_wish(struct agent *agent, struct agent_effects *effects) {
     if (agent->state == AGENT_STATE_NEW) {
         agent->state = AGENT_STATE_FINISHED;
         effect_add(effects, AGENT_FINISH);
@@ -638,11 +708,10 @@ static void time_came(struct agent *agent, int64_t now_ms, struct agent_effects 
         effect_add(effects, AGENT_WAIT)->wake_ms = agent->deadline_ms;
         return;
     }
-    char detail[64];
-    int length =
-        snprintf(detail, sizeof detail, "%.1f seconds", (double)agent->time_ms_max / 1000.0);
-    ASSERT(length > 0);
-    wish_to_stop(agent, AGENT_STOP_TIME, detail, effects);
+    if (agent->stop == AGENT_GOES_ON) {
+        stop_for_time(agent);
+        act_on_wish(agent, effects);
+    }
 }
 
 void agent_handle(
@@ -668,11 +737,10 @@ void agent_handle(
         record->is_cancelled = true;
     } else if (event->type == AGENT_TIME) {
         time_came(agent, event->now_ms, effects);
-    } else if (event->type == AGENT_INTERRUPT) {
-        char who[AGENT_DETAIL_BYTES];
-        int length = snprintf(who, sizeof who, "%.*s", VIEW_ARGUMENTS(event->text));
-        ASSERT(length >= 0);
-        wish_to_stop(agent, AGENT_STOP_INTERRUPT, length > 0 ? who : "by the user", effects);
+    } else if (event->type == AGENT_INTERRUPT && agent->stop == AGENT_GOES_ON && state != AGENT_STATE_FINISHED) {
+        struct view who = event->text.length > 0 ? event->text : view_of_text("by the user");
+        stop_set(agent, AGENT_STOP_INTERRUPT, "%.*s", VIEW_ARGUMENTS(who));
+        act_on_wish(agent, effects);
     }
 }
 

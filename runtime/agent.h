@@ -8,6 +8,10 @@
  * and its answer the driver may lend the conversation to one worker, since the agent changes it
  * only on AGENT_GENERATED and AGENT_CALLED.
  *
+ * A model that runs away is told before it is stopped: of a turn that a guard cut and of a call that
+ * gives the same result again, in a message of the user before the next turn. A resume begins these
+ * counts anew.
+ *
  *     start -> record begin -> [record turn -> generate -> record output ->
  *              (record call -> call -> record result)* -> record turn end]* -> record end -> finish
  */
@@ -22,10 +26,11 @@
 #define AGENT_REPEATS_MAX            4  /* same call, same result, with nothing new in between */
 #define AGENT_UNKNOWN_MAX            4  /* calls of unknown tools in a row */
 #define AGENT_MALFORMED_MAX          3 /* turns in a row that hold neither a readable call nor text */
+#define AGENT_LOOPS_MAX              2    /* turns in a row that went round in circles */
+#define AGENT_CUTS_MAX               3    /* turns in a row that any guard cut */
 #define AGENT_CALLS_MAX              4096 /* calls of one run */
 #define AGENT_CONVERSATION_BYTES_MAX ((size_t)64 << 20)
-#define AGENT_HISTORY_COUNT          64 /* fingerprints of calls remembered */
-#define AGENT_EFFECTS_MAX            3  /* of one event */
+#define AGENT_EFFECTS_MAX            3 /* of one event */
 #define AGENT_DETAIL_BYTES           240
 
 /* Why a run ended. */
@@ -40,6 +45,10 @@ enum agent_stop {
     AGENT_STOP_UNKNOWN,   /* calls of unknown tools in a row */
     AGENT_STOP_GARBAGE,   /* turns in a row that cannot be read */
     AGENT_STOP_LENGTH,    /* one turn did not end within its token limit */
+    AGENT_STOP_STRING,    /* it wrote a stop string */
+    AGENT_STOP_LOOP,      /* turns in a row repeated one text on end */
+    AGENT_STOP_THINKING,  /* turns in a row never ended their thinking */
+    AGENT_STOP_OPEN_CALL, /* turns in a row never closed a block of calls */
     AGENT_STOP_CONTEXT,   /* the context is full */
     AGENT_STOP_INTERRUPT, /* the user asked to stop */
     AGENT_STOP_ENGINE,    /* the engine failed */
@@ -64,6 +73,8 @@ struct agent_resume {
     bool has_calls;
     size_t turn_message, next_call;
     size_t calls_total; /* in all messages */
+    /* How the last turn ended: the model is told of a guard that cut it. */
+    enum finish_reason reason;
 };
 
 struct agent_options {
@@ -102,6 +113,7 @@ struct agent_event {
     const struct chat_message *message; /* GENERATED: role assistant; null when nothing ran */
     bool has_problems;                  /* GENERATED: the parser skipped something */
     struct view problem;                /* GENERATED: its first problem in words, may be empty */
+    struct view stop;                   /* GENERATED with FINISH_STOP: what was met, in words */
     enum tool_status status;            /* CALLED */
     struct view text;                   /* CALLED: for the model; INTERRUPT: detail */
     bool ends_task;                     /* CALLED: the finish tool */
@@ -128,6 +140,7 @@ struct agent_effect {
     size_t from_message;      /* RECORD_TURN: messages [from, count) are new in the context */
     bool end_is_missing;      /* RECORD_TURN: the last generation ended without end of sequence */
     int32_t tokens_max;       /* GENERATE */
+    int64_t deadline_ms;      /* GENERATE: on the clock of the events; 0: none */
     size_t first_call_number; /* GENERATE: of the calls in its output */
     size_t call_index;        /* *_CALL, RECORD_RESULT: within the turn */
     int64_t time_ms_max;      /* CALL: until the deadline; 0: no deadline */
@@ -152,6 +165,11 @@ void agent_cleanup(struct agent **agent);
 bool agent_problem_is_serious(enum chat_problem problem);
 /* What the model is told of a turn that cannot be read; `problem` may be empty. */
 void agent_malformed_text(const char *problem, char *out, size_t bytes);
+
+/* Whether a guard ended the generation: what it wrote stays, and the model is told. */
+bool agent_reason_is_cut(enum finish_reason reason);
+/* What the model is told of it; static. Null for other reasons. */
+const char *agent_cut_text(enum finish_reason reason);
 
 /* Takes one event; *effects is overwritten. Events that do not fit the state (a late time, a
  * second interrupt) give no effects. */

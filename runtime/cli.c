@@ -176,6 +176,17 @@ const char *cli_value(const struct cli_arguments *arguments, const char *name) {
     return arguments->values[index];
 }
 
+const char *cli_value_at(const struct cli_arguments *arguments, const char *name, size_t place) {
+    size_t index = option_index(arguments->command, name);
+    ASSERT(index != SIZE_MAX);
+    for (size_t i = 0; i < arguments->given_count; i++) {
+        if (arguments->given[i].option == index && place-- == 0) {
+            return arguments->given[i].value;
+        }
+    }
+    return NULL;
+}
+
 bool cli_has(const struct cli_arguments *arguments, const char *name) {
     return cli_value(arguments, name) != NULL;
 }
@@ -440,7 +451,12 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
         }
         size_t index = index_of_code(command, code);
         ASSERT(index < command->option_count);
+        if (arguments.given_count == CLI_GIVEN_MAX) {
+            return cli_usage(&arguments, "more than %d options", CLI_GIVEN_MAX);
+        }
         arguments.values[index] = optarg != NULL ? optarg : "";
+        arguments.given[arguments.given_count].option = index;
+        arguments.given[arguments.given_count++].value = arguments.values[index];
     }
     arguments.words = argv + optind;
     arguments.word_count = argc - optind;

@@ -13,7 +13,8 @@
 #ifndef HEARTH_VERSION /* comes from CMakeLists.txt */
 #error "HEARTH_VERSION is not defined"
 #endif
-#define CLI_OPTIONS_MAX 24 /* of one command */
+#define CLI_OPTIONS_MAX 40  /* of one command */
+#define CLI_GIVEN_MAX   256 /* options on one command line */
 
 /* Architecture, section 7. */
 enum exit_status {
@@ -39,7 +40,13 @@ struct cli_command;
 struct cli_arguments {
     const struct cli_command *command;
     const char *values[CLI_OPTIONS_MAX]; /* by index into command->options; null: not given */
-    char *const *words;                  /* what is left, [word_count] */
+    /* All of them in their order, for options that may be repeated: [given_count]. */
+    struct {
+        size_t option;
+        const char *value;
+    } given[CLI_GIVEN_MAX];
+    size_t given_count;
+    char *const *words; /* what is left, [word_count] */
     int word_count;
 };
 
@@ -69,6 +76,8 @@ int cli_main(int argc, char **argv);
 /* The value of an option, "" for a given flag, null when absent. */
 const char *cli_value(const struct cli_arguments *arguments, const char *name);
 bool cli_has(const struct cli_arguments *arguments, const char *name);
+/* The value of an option's nth place on the command line, from 0; null behind the last. */
+const char *cli_value_at(const struct cli_arguments *arguments, const char *name, size_t place);
 
 /* "hearth: MESSAGE" on standard error; returns `status`. */
 int cli_fail(int status, const char *format, ...) PRINTF_LIKE(2, 3);

@@ -12,6 +12,7 @@
 #include "run_settings.h"
 
 #include "base/log.h"
+#include "engine/constraint.h"
 #include "sandbox/sandbox.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -34,6 +35,23 @@ static const struct cli_option run_options_table[] = {
     {"effort", 0, "N", "1 to 100, low, high, max, off (default: the model's agent.json, else 75)"},
     {"temperature", 0, "T", "0 is greedy (default: generation_config.json, else 1.0)"},
     {"top-p", 0, "P", "above 0, at most 1 (default: generation_config.json, else 0.95)"},
+    {"top-k", 0, "N", "only the N most likely tokens (default: 0, all)"},
+    {"min-p", 0, "P", "only tokens P times as likely as the likeliest (default: 0, all)"},
+    {"repetition-penalty", 0, "R", "0.01 to 100: weakens tokens that were seen (default: 1, off)"},
+    {"presence-penalty", 0, "P", "-2 to 2: weakens tokens that were written (default: 0)"},
+    {"frequency-penalty", 0, "P", "-2 to 2: the same, each time (default: 0)"},
+    {"logit-bias", 0, "ID=BIAS", "-100 to 100 or never, for a token id; commas, repeatable"},
+    {"stop", 0, "TEXT", "end the model's turn when it writes TEXT; repeatable"},
+    {"speculate", 0, "MODE", "auto (default), off, lookup or draft: faster, the same text"},
+    {"draft-max", 0, "N", "1 to 16: tokens of one draft (default: what pays)"},
+    {"constrain-tools", 0, "on|off", "tool calls must fit their schemas (default: off)"},
+    {"max-thinking",
+     0,
+     "N|off",
+     "end a turn that thinks N tokens on end (default: half the context)"},
+    {"max-call", 0, "N|off", "end a turn with N tokens in open calls (default: half the context)"},
+    {"max-repeats", 0, "N|off", "end a turn that repeats a text N times on end (default: 32)"},
+    {"logprobs", 0, "N", "with --json: each token with the N (0 to 20) likeliest in its place"},
     {"seed", 0, "N", "of the sampler (default: drawn, and recorded)"},
     {"max-time", 0, "TIME", "stop after 90s, 10m, 2h (default: no limit)"},
     {"max-tokens", 0, "N", "stop after N written tokens (default: no limit)"},
@@ -69,6 +87,8 @@ struct run_host {
     struct chat_encoder *encoder;
     struct tool_context *tools;
     struct tool_declarations declarations;
+    struct constraint *constraint; /* of tool calls; null: none */
+    struct buffer generation;      /* settings as the record keeps them */
     uint64_t sequence;
 };
 
@@ -126,6 +146,8 @@ static int probe_finish(struct probe_job *job, struct run_host *host) {
 static void host_close(struct run_host *host) {
     tool_context_destroy(host->tools);
     tool_declarations_deinit(&host->declarations);
+    buffer_deinit(&host->generation);
+    constraint_release(host->constraint);
     chat_encoder_destroy(host->encoder);
     if (host->engine != NULL) {
         engine_close(host->engine);
@@ -311,6 +333,14 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
     const struct run_status status = {.activity = "loading"};
     const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
     display_event(host->display, &note);
+    if (settings->generation.speculation == SPECULATE_DRAFT && !plan.has_draft_stages) {
+        FAIL(
+            error,
+            LIMIT,
+            "--speculate draft: the model in %.200s has no draft stages; lookup works with any",
+            options.model_directory
+        );
+    }
     TRY(engine_open(&options, &host->engine, error));
     if (engine_wording(host->engine) == NULL) { /* token models need none, an agent does */
         FAIL(
@@ -328,6 +358,24 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
 }
 
 static result
+open_constraint(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    const struct constraint_options options = {
+        .tools = host->declarations.tools,
+        .tool_count = host->declarations.count,
+        .choice = CONSTRAINT_TOOLS_AUTO,
+        .thinking = settings->effort != CHAT_EFFORT_OFF,
+    };
+    const struct grammar_vocabulary *vocabulary = NULL;
+    TRY(engine_vocabulary(host->engine, &vocabulary, error));
+    TRY_NOTE(
+        error,
+        constraint_create(&host->constraint, vocabulary, &options, error),
+        "--constrain-tools"
+    );
+    return OK;
+}
+
+static result
 host_open_tools(struct run_host *host, const struct run_settings *settings, struct error *error) {
     const struct tool_context_options options = {
         .workspace = buffer_text(&settings->workspace),
@@ -337,7 +385,8 @@ host_open_tools(struct run_host *host, const struct run_settings *settings, stru
         .clock = clock_real(),
     };
     TRY(tool_context_create(&host->tools, &options, error));
-    return tool_declarations_make(settings->declared_tools, &host->declarations, error);
+    TRY(tool_declarations_make(settings->declared_tools, &host->declarations, error));
+    return settings->generation.constrains_tools ? open_constraint(host, settings, error) : OK;
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -354,6 +403,7 @@ static result sampling_fill(
     struct error *error
 ) {
     engine_default_sampling(host->engine, sampling);
+    generation_settings_sampling(&settings->generation, sampling);
     sampling->seed = settings->seed;
     if (settings->temperature >= 0.0) {
         sampling->temperature = settings->temperature;
@@ -404,6 +454,7 @@ static result run_agent(
     struct run_outcome *outcome,
     struct error *error
 ) {
+    const struct generation_settings *generation = &settings->generation;
     struct run_options options = {
         .engine = engine_ports_of(host->engine),
         .tools = tool_ports_of(host->tools),
@@ -411,6 +462,14 @@ static result run_agent(
         .tokenizer = engine_tokenizer(host->engine),
         .encoder = host->encoder,
         .window = settings->window,
+        .stops = generation->stops,
+        .stop_count = generation->stop_count,
+        .guard = generation_settings_guard(generation),
+        .constraint = host->constraint,
+        .speculation = generation->speculation,
+        .draft_max = (int32_t)generation->draft_max,
+        .settings = buffer_view(&host->generation),
+        .shows_tokens = generation->shows_tokens,
         .tools_json = buffer_view(&host->declarations.json),
         .store = host->store,
         .workspace = host->workspace,
@@ -449,6 +508,7 @@ static result run_agent(
         .turn_message = resume->turn_message,
         .next_call = resume->next_call,
         .calls_total = resume->calls_total,
+        .reason = resume->reason,
     };
     if (host->record != NULL) {
         options.resume = resume;
@@ -473,7 +533,8 @@ static result run_agent(
             {.seed = options.sampling.seed,
              .temperature = options.sampling.temperature,
              .top_p = options.sampling.top_p,
-             .effort = settings->effort},
+             .effort = settings->effort,
+             .settings = options.settings},
         .time_ms_max = settings->time_ms_max,
         .tokens_max = settings->tokens_max,
     };
@@ -560,7 +621,29 @@ static int host_open(struct run_host *host, const struct run_settings *settings)
     return cli_fail_error(opened, &error);
 }
 
-static int run_opened(struct run_host *host, const struct run_settings *settings) {
+/* Only now the model's ids are known. */
+static result check_sampling(
+    const struct run_host *host, const struct run_settings *settings, struct error *error
+) {
+    struct engine_info info;
+    engine_get_info(host->engine, &info);
+    struct sampling sampling;
+    engine_default_sampling(host->engine, &sampling);
+    generation_settings_sampling(&settings->generation, &sampling);
+    return sampling_check(&sampling, info.vocabulary, error);
+}
+
+/* The context's length decides some defaults; the record has the numbers. */
+static result
+resolve_generation(struct run_host *host, struct run_settings *settings, struct error *error) {
+    struct engine_info info;
+    engine_get_info(host->engine, &info);
+    generation_settings_resolve(&settings->generation, info.context_max);
+    buffer_init(&host->generation, BUFFER_CEILING_DEFAULT);
+    return generation_settings_write(&settings->generation, &host->generation, error);
+}
+
+static int run_opened(struct run_host *host, struct run_settings *settings) {
     struct error error = {0};
     struct run_outcome outcome = {0};
     int status = host_open(host, settings);
@@ -577,7 +660,14 @@ static int run_opened(struct run_host *host, const struct run_settings *settings
             return status != STATUS_DONE ? status : say_nothing_is_left(host->record);
         }
     }
-    result opened = host_open_tools(host, settings, &error);
+    result opened = check_sampling(host, settings, &error);
+    if (is_failed(opened)) {
+        return cli_usage(settings->arguments, "%s", error.message);
+    }
+    opened = resolve_generation(host, settings, &error);
+    if (is_ok(opened)) {
+        opened = host_open_tools(host, settings, &error);
+    }
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
     }

@@ -244,6 +244,41 @@ show_contract(struct buffer *out, const struct session_cache_facts *cache, struc
     );
 }
 
+/* "; drafted 120, accepted 88" */
+static result
+show_drafts(struct buffer *out, int64_t drafted, int64_t accepted, struct error *error) {
+    return drafted == 0
+               ? OK
+               : buffer_append_format(
+                     out, error, "; drafted %" PRId64 ", accepted %" PRId64, drafted, accepted
+                 );
+}
+
+/* The rest of a turn's line: what was met, drafts, pre-emption, and the seed where it is a fork's. */
+static result
+show_end(struct buffer *out, const struct session_turn_end *end, struct error *error) {
+    if (end->stop_detail.length > 0) {
+        TRY(buffer_append_text(out, " \"", error));
+        TRY(put_text(out, end->stop_detail, error));
+        TRY(buffer_append_text(out, "\"", error));
+    }
+    TRY(show_drafts(out, end->drafted, end->accepted, error));
+    if (end->preempted > 0) {
+        TRY(buffer_append_format(out, error, "; pre-empted %" PRId64 " times", end->preempted));
+    }
+    if (end->fork_index >= 0) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "; seed %" PRIu64 " of fork %" PRId64 " of %" PRIu64,
+            end->sampler.seed,
+            end->fork_index,
+            end->parent_seed
+        ));
+    }
+    return buffer_append_text(out, "\n", error);
+}
+
 static result
 show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, struct error *error) {
     const struct session_cache_facts *cache = &turn->end.cache;
@@ -263,7 +298,7 @@ show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, str
             turn->end.decode_ms,
             VIEW_ARGUMENTS(turn->end.stop_reason)
         ));
-        TRY(buffer_append_text(out, "\n", error));
+        TRY(show_end(out, &turn->end, error));
         TRY(show_contract(out, cache, error));
     } else {
         TRY(buffer_append_text(out, ": not finished\n", error));
@@ -312,12 +347,13 @@ show_head(struct buffer *out, const struct session_summary *session, struct erro
         session->begin.sampler.effort,
         session->begin.sampler.seed
     ));
+    TRY(put_lines(out, "settings  ", session->begin.sampler.settings, error));
     const struct session_usage *usage = &session->usage;
     TRY(buffer_append_format(
         out,
         error,
         "usage     %" PRId64 " turns, %" PRId64 " calls; prompt %" PRId64 " = %" PRId64
-        " reused + %" PRId64 " evaluated, %" PRId64 " written\n",
+        " reused + %" PRId64 " evaluated, %" PRId64 " written",
         usage->turns,
         usage->calls,
         usage->prompt_tokens,
@@ -325,6 +361,8 @@ show_head(struct buffer *out, const struct session_summary *session, struct erro
         usage->evaluated_tokens,
         usage->output_tokens
     ));
+    TRY(show_drafts(out, usage->drafted, usage->accepted, error));
+    TRY(buffer_append_text(out, "\n", error));
     if (session->begin.commit_before.length > 0) {
         TRY(buffer_append_format(
             out,

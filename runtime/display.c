@@ -458,6 +458,28 @@ static void put_changes(struct display *display, const struct workspace_differen
     }
 }
 
+/* How many drafts were tried depends on what they cost, so on the clock. */
+static void put_drafts(struct display *display, const struct run_status *status) {
+    if (status->drafted_tokens > 0) {
+        put_format(
+            display,
+            STYLE_DIM,
+            "# drafted %" PRId64 ", accepted %" PRId64,
+            status->drafted_tokens,
+            status->accepted_tokens
+        );
+    }
+    if (status->preempted > 0) {
+        put_format(
+            display,
+            STYLE_DIM,
+            "# waited %" PRId64 " time%s for a more urgent one",
+            status->preempted,
+            status->preempted == 1 ? "" : "s"
+        );
+    }
+}
+
 static void put_finished(struct display *display, const struct run_event *event) {
     const struct run_status *status = event->status;
     int32_t turns = status->turn - status->turns_before;
@@ -488,6 +510,7 @@ static void put_finished(struct display *display, const struct run_event *event)
         status->evaluated_tokens,
         status->rebuilt_tokens
     );
+    put_drafts(display, status);
     put_format(
         display,
         STYLE_DIM,
@@ -612,6 +635,14 @@ static void put_event(struct display *display, const struct run_event *event) {
         put_resumed(display, event->facts);
     } else if (event->type == RUN_WARNING) {
         put_format(display, STYLE_BAD, "# warning: %.*s", VIEW_ARGUMENTS(event->text));
+    } else if (event->type == RUN_STUCK) {
+        put_format(
+            display,
+            STYLE_BAD,
+            "# stuck for %" PRId64 " s: %s",
+            event->stuck->stuck_ms / 1000,
+            event->stuck->why
+        );
     } else if (event->type == RUN_FINISHED) {
         put_finished(display, event);
     }
@@ -625,6 +656,9 @@ void display_event(struct display *display, const struct run_event *event) {
         if (is_ok(display_json_event(&line, event, NULL))) {
             output_append(display->output, buffer_view(&line));
         }
+        return;
+    }
+    if (event->type == RUN_TOKEN || event->type == RUN_STATISTICS) {
         return;
     }
     display->status = *event->status;

@@ -21,13 +21,16 @@ enum run_event_type {
     RUN_REASONING,   /* text */
     RUN_CONTENT,     /* text */
     RUN_PROBLEM,     /* something in the model's output was skipped: problem, text */
-    RUN_USAGE,       /* facts of a generation */
+    RUN_TOKEN,       /* one sampled token, when asked for; JSON only */
+    RUN_USAGE,       /* facts of a generation; text: the stop string that ended it */
     RUN_RESUMED,     /* what the first one of a resumed session reused: facts, context_tokens */
     RUN_TOOL_CALL,   /* call */
     RUN_TOOL_RESULT, /* call, tool */
     RUN_CHANGES,     /* difference of the workspace between begin and end */
     RUN_NOTE,        /* text: one line of the host */
     RUN_WARNING,     /* text: something does not work, the run goes on without it */
+    RUN_STUCK,       /* a generation stands still: stuck */
+    RUN_STATISTICS,  /* what the engine does, now and then while it generates; JSON only */
     RUN_FINISHED
 };
 
@@ -36,6 +39,7 @@ struct run_status {
     int32_t context_tokens, context_max;
     int64_t tokens_sampled;
     int64_t prompt_tokens, reused_tokens, evaluated_tokens, rebuilt_tokens;
+    int64_t drafted_tokens, accepted_tokens, preempted;
     double tokens_per_second; /* of the present or the last generation; 0: not known */
     int64_t time_left_ms;     /* -1: no budget */
     int32_t turn, turns_max;
@@ -54,6 +58,7 @@ struct run_event {
     struct view task, workspace, model, tools; /* tools: declarations as JSON */
     const struct engine_info *engine;
     const struct sampling *sampling;
+    struct view settings; /* the rest of what decides what is sampled, as JSON */
     int32_t effort;
     const char *window;
     int64_t time_ms_max, tokens_max;
@@ -61,6 +66,12 @@ struct run_event {
     int32_t context_tokens; /* recorded ones, also of RESUMED */
 
     enum chat_problem problem; /* PROBLEM */
+
+    const struct tokenizer *tokenizer; /* TOKEN */
+    const struct engine_event *token;
+
+    const struct engine_stuck *stuck;           /* STUCK */
+    const struct engine_statistics *statistics; /* STATISTICS */
 
     const struct generation_facts *facts; /* USAGE */
     enum finish_reason reason;

@@ -1,5 +1,6 @@
 /* One JSON object per event and line; the schema is in docs/json-events.md. */
 #include "display.h"
+#include "engine/tokenizer.h"
 
 static void write_finite(struct json_writer *writer, const char *key, int64_t value) {
     json_write_key(writer, key);
@@ -14,6 +15,94 @@ static void write_text(struct json_writer *writer, const char *key, const char *
 static void write_view(struct json_writer *writer, const char *key, struct view text) {
     json_write_key(writer, key);
     json_write_string(writer, text);
+}
+
+static void write_seed(struct json_writer *writer, const char *key, uint64_t seed) {
+    json_write_key(writer, key);
+    json_write_u64(writer, seed);
+}
+
+static void write_token_of(
+    struct json_writer *writer, const struct tokenizer *tokenizer, int32_t id, float logprob
+) {
+    struct view bytes = tokenizer_bytes(tokenizer, id);
+    bool has_nul = bytes.length > 0 && memchr(bytes.data, 0, bytes.length) != NULL;
+    write_finite(writer, "id", id);
+    write_view(
+        writer, "text", has_nul ? view_of_text("\xEF\xBF\xBD") : bytes
+    ); /* readers refuse U+0000 */
+    json_write_key(writer, "logprob");
+    json_write_double(writer, (double)logprob);
+}
+
+static void write_token(struct json_writer *writer, const struct run_event *event) {
+    const struct engine_event *token = event->token;
+    write_token_of(writer, event->tokenizer, token->token, token->logprob);
+    json_write_key(writer, "top");
+    json_write_array_begin(writer);
+    for (int32_t i = 0; i < token->alternative_count; i++) {
+        const struct token_alternative *one = &token->alternatives[i];
+        json_write_object_begin(writer);
+        write_token_of(writer, event->tokenizer, one->id, one->logprob);
+        json_write_object_end(writer);
+    }
+    json_write_array_end(writer);
+}
+
+static void
+write_counts(struct json_writer *writer, const char *key, const struct engine_counts *counts) {
+    const struct {
+        const char *name;
+        uint64_t value;
+    } members[] = {
+        {"queued", counts->queued},
+        {"finished", counts->finished},
+        {"prefill_rows", counts->prefill_rows},
+        {"decode_rows", counts->decode_rows},
+        {"reused", counts->reused},
+        {"rebuilt", counts->rebuilt},
+        {"sampled", counts->sampled},
+        {"drafted", counts->drafted},
+        {"accepted", counts->accepted},
+        {"preempted", counts->preempted},
+        {"resumed", counts->resumed},
+        {"steps", counts->steps},
+        {"step_us", counts->step_us},
+    };
+    json_write_key(writer, key);
+    json_write_object_begin(writer);
+    for (size_t i = 0; i < COUNT_OF(members); i++) {
+        json_write_key(writer, members[i].name);
+        json_write_u64(writer, members[i].value);
+    }
+    json_write_object_end(writer);
+}
+
+static void write_statistics(struct json_writer *writer, const struct run_event *event) {
+    const struct engine_statistics *all = event->statistics;
+    write_finite(writer, "requests", all->request_count);
+    write_finite(writer, "queued", all->queued);
+    write_finite(writer, "prefilling", all->prefilling);
+    write_finite(writer, "decoding", all->decoding);
+    write_finite(writer, "parked", all->parked);
+    write_finite(writer, "restoring", all->restoring);
+    write_finite(writer, "waiting_for_memory", all->waiting_for_memory);
+    write_finite(writer, "windows_used", all->windows_used);
+    write_finite(writer, "windows_max", all->windows_max);
+    write_finite(writer, "blocks_used", all->blocks_used);
+    write_finite(writer, "blocks_promised", all->blocks_promised);
+    write_finite(writer, "blocks_total", all->blocks_total);
+    write_counts(writer, "second", &all->seconds[0]);
+    write_counts(writer, "total", &all->total);
+    write_finite(writer, "step_us_max", all->step_us_max);
+    write_finite(writer, "decision_us_max", all->decision_us_max);
+    write_finite(writer, "step_running_ms", all->step_running_ms);
+}
+
+static void write_stuck(struct json_writer *writer, const struct run_event *event) {
+    write_text(writer, "wait", engine_wait_name(event->stuck->wait));
+    write_finite(writer, "stuck_ms", event->stuck->stuck_ms);
+    write_text(writer, "text", event->stuck->why);
 }
 
 static void write_session(struct json_writer *writer, const struct run_event *event) {
@@ -31,6 +120,12 @@ static void write_session(struct json_writer *writer, const struct run_event *ev
     json_write_double(writer, event->sampling->top_p);
     json_write_key(writer, "seed");
     json_write_u64(writer, event->sampling->seed);
+    json_write_key(writer, "settings");
+    if (event->settings.length > 0) {
+        json_write_raw(writer, event->settings);
+    } else {
+        json_write_null(writer);
+    }
     write_text(writer, "window", event->window);
     write_finite(writer, "context_max", event->status->context_max);
     write_finite(writer, "turns_max", event->status->turns_max);
@@ -76,7 +171,20 @@ static void write_usage(struct json_writer *writer, const struct run_event *even
     write_finite(writer, "queued_us", facts->queued_us);
     write_finite(writer, "prefill_us", facts->prefill_us);
     write_finite(writer, "decode_us", facts->decode_us);
+    write_finite(writer, "drafted", facts->drafted);
+    write_finite(writer, "accepted", facts->accepted);
+    write_finite(writer, "preempted", facts->preempted);
+    write_finite(writer, "preempted_rebuilt", facts->preempted_rebuilt);
+    write_finite(writer, "parked_us", facts->parked_us);
+    write_seed(writer, "seed", facts->seed);
+    if (facts->fork_index >= 0) {
+        write_seed(writer, "parent_seed", facts->parent_seed);
+        write_finite(writer, "fork_index", facts->fork_index);
+    }
     write_text(writer, "ended", finish_reason_name(event->reason));
+    if (event->reason == FINISH_STOP) {
+        write_view(writer, "stop", event->text);
+    }
     write_finite(writer, "context", event->status->context_tokens);
     write_finite(writer, "context_max", event->status->context_max);
 }
@@ -172,6 +280,9 @@ static void write_finished(struct json_writer *writer, const struct run_event *e
     write_finite(writer, "reused", status->reused_tokens);
     write_finite(writer, "evaluated", status->evaluated_tokens);
     write_finite(writer, "rebuilt", status->rebuilt_tokens);
+    write_finite(writer, "drafted", status->drafted_tokens);
+    write_finite(writer, "accepted", status->accepted_tokens);
+    write_finite(writer, "preempted", status->preempted);
     write_finite(writer, "duration_ms", event->duration_ms);
 }
 
@@ -182,6 +293,7 @@ static const char *event_name(enum run_event_type type) {
         [RUN_REASONING] = "reasoning",
         [RUN_CONTENT] = "content",
         [RUN_PROBLEM] = "problem",
+        [RUN_TOKEN] = "token",
         [RUN_USAGE] = "usage",
         [RUN_RESUMED] = "resumed",
         [RUN_TOOL_CALL] = "tool_call",
@@ -189,6 +301,8 @@ static const char *event_name(enum run_event_type type) {
         [RUN_CHANGES] = "changes",
         [RUN_NOTE] = "note",
         [RUN_WARNING] = "warning",
+        [RUN_STUCK] = "stuck",
+        [RUN_STATISTICS] = "statistics",
         [RUN_FINISHED] = "finished",
     };
     return names[type];
@@ -197,6 +311,12 @@ static const char *event_name(enum run_event_type type) {
 static void write_body(struct json_writer *writer, const struct run_event *event) {
     if (event->type == RUN_SESSION) {
         write_session(writer, event);
+    } else if (event->type == RUN_TOKEN) {
+        write_token(writer, event);
+    } else if (event->type == RUN_STUCK) {
+        write_stuck(writer, event);
+    } else if (event->type == RUN_STATISTICS) {
+        write_statistics(writer, event);
     } else if (event->type == RUN_USAGE) {
         write_usage(writer, event);
     } else if (event->type == RUN_RESUMED) {

@@ -2,74 +2,11 @@
  * doing for it. Everything a worker touches while a step is in flight (recorder, conversation,
  * tokens, tool result) is left alone by the loop thread until step_done.
  */
-#include "loop.h"
-
-#include "recorder.h"
-#include <uv.h>
+#include "loop_internal.h"
 
 #define STATUS_INTERVAL_MS 100
 #define LOGPROB_BYTES_MAX  ((size_t)64 << 20)
 #define SNAPSHOT_GRACE_MS  500 /* for a snapshot after the run was stopped */
-
-/* How long calls of one tool take. */
-struct tool_time {
-    int64_t calls, total_ms;
-};
-
-struct loop {
-    uv_loop_t uv;
-    uv_async_t wake;
-    struct run *run; /* null between runs */
-    struct output *output;
-};
-
-struct run {
-    struct loop *loop;
-    const struct run_options *options;
-    struct agent *agent;
-    struct chat_parser *parser; /* of the present generation */
-    struct recorder recorder;
-    struct view *tool_names;
-    struct tool_time *tool_times; /* [agent.tool_count] */
-    char cache_trouble[560];      /* as told */
-
-    /* the step on a worker */
-    uv_work_t work;
-    bool step_is_running;
-    struct agent_effect step;
-    result step_result;
-    struct error step_error;
-
-    /* tokens of the present turn */
-    struct token_list context_ids; /* of a resumed session, until its first generation */
-    bool is_resuming;              /* that has not ended yet */
-    struct token_list prompt_ids;
-    struct token_list output_ids;
-    struct buffer log_probabilities; /* floats */
-    struct generation_facts facts;
-    bool has_facts;
-    enum finish_reason reason;
-    bool is_generating;
-    int64_t first_token_ms;
-    struct tool_result tool;
-    bool has_tool;
-    /* First problem of the turn that makes it unreadable. */
-    bool has_problems;
-    char problem[AGENT_DETAIL_BYTES];
-
-    uv_timer_t deadline;
-    uv_timer_t ticker;
-    uv_signal_t interrupt;
-    uv_signal_t terminate;
-    uv_signal_t hang_up;
-    uv_signal_t resize;
-    int signals_seen;
-    bool is_ending;
-    bool is_closed;
-
-    struct run_status status;
-    int64_t started_ms;
-};
 
 /* ---- the loop ------------------------------------------------------------------------------- */
 
@@ -125,13 +62,13 @@ result loop_output(struct loop *loop, int fd, struct output **out, struct error 
 
 /* ---- display -------------------------------------------------------------------------------- */
 
-static int64_t now_ms(const struct run *run) {
+int64_t run_now_ms(const struct run *run) {
     return clock_monotonic_ms(&run->options->clock);
 }
 
 static void status_update(struct run *run) {
     struct run_status *status = &run->status;
-    int64_t now = now_ms(run);
+    int64_t now = run_now_ms(run);
     int64_t deadline = agent_deadline_ms(run->agent);
     status->time_left_ms = -1;
     if (deadline != INT64_MAX) {
@@ -145,7 +82,7 @@ static void status_update(struct run *run) {
     }
 }
 
-static void show(struct run *run, struct run_event *event) {
+void run_show(struct run *run, struct run_event *event) {
     status_update(run);
     event->status = &run->status;
     display_event(run->options->display, event);
@@ -162,6 +99,7 @@ static void show_session(struct run *run) {
         .tools = options->tools_json,
         .engine = &options->engine_info,
         .sampling = &options->sampling,
+        .settings = options->settings,
         .effort = options->agent.effort,
         .window = options->window == WINDOW_EXACT ? "exact" : "replay",
         .time_ms_max = options->agent.time_ms_max,
@@ -169,7 +107,7 @@ static void show_session(struct run *run) {
         .is_resumed = options->resume != NULL,
         .context_tokens = run->status.context_tokens,
     };
-    show(run, &event);
+    run_show(run, &event);
 }
 
 /* Once for each trouble: at the beginning, or at the end when it came in between. */
@@ -181,7 +119,7 @@ static void show_cache_trouble(struct run *run) {
     }
     memcpy(run->cache_trouble, trouble, sizeof trouble);
     struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(trouble)};
-    show(run, &warning);
+    run_show(run, &warning);
 }
 
 static void show_finished(struct run *run) {
@@ -191,7 +129,7 @@ static void show_finished(struct run *run) {
             .type = RUN_NOTE,
             .text = view_of_text("what changed is not known: there was no time for a snapshot"),
         };
-        show(run, &note);
+        run_show(run, &note);
     } else if (run->options->workspace != NULL) {
         struct run_event changes = {
             .type = RUN_CHANGES,
@@ -199,7 +137,7 @@ static void show_finished(struct run *run) {
             .commit_before = run->recorder.commit_first,
             .commit_after = run->recorder.commit_last,
         };
-        show(run, &changes);
+        run_show(run, &changes);
     }
     run->status.activity = "finished";
     struct run_event event = {
@@ -209,17 +147,17 @@ static void show_finished(struct run *run) {
         .stop_text = agent_stop_text(stop),
         .detail = agent_stop_detail(run->agent),
         .exit_status = agent_stop_exit_status(stop),
-        .duration_ms = now_ms(run) - run->started_ms,
+        .duration_ms = run_now_ms(run) - run->started_ms,
         .state_option = run->options->state_option != NULL ? run->options->state_option : "",
     };
-    show(run, &event);
+    run_show(run, &event);
     display_end(run->options->display);
 }
 
 /* ---- steps on a worker ---------------------------------------------------------------------- */
 
 static enum session_status session_status_of(enum agent_stop stop) {
-    if (stop == AGENT_STOP_ANSWER || stop == AGENT_STOP_FINISH) {
+    if (stop == AGENT_STOP_ANSWER || stop == AGENT_STOP_FINISH || stop == AGENT_STOP_STRING) {
         return SESSION_DONE;
     }
     if (stop == AGENT_STOP_ENGINE || stop == AGENT_STOP_RECORD || stop == AGENT_STOP_TOOL) {
@@ -254,6 +192,7 @@ static result step_record_output(struct run *run, struct error *error) {
         .message = last_message(run),
         .facts = run->has_facts ? &run->facts : NULL,
         .reason = run->reason,
+        .stop = run_stop_met(run),
     };
     return recorder_output(&run->recorder, &generation, error);
 }
@@ -319,8 +258,6 @@ static void step_work(uv_work_t *work) {
     run->step_result = step_execute(run, &run->step_error);
 }
 
-static void dispatch(struct run *run, const struct agent_event *event);
-
 /* The declared tool of that name, or null. */
 static struct tool_time *tool_time_of(struct run *run, struct view name) {
     for (size_t i = 0; i < run->options->agent.tool_count; i++) {
@@ -351,7 +288,9 @@ static void note_duration(struct run *run, const struct chat_call *call) {
 
 static void after_call(struct run *run, bool succeeded) {
     if (!succeeded) {
-        dispatch(run, &(struct agent_event){.type = AGENT_CALL_FAILED, .error = &run->step_error});
+        run_dispatch(
+            run, &(struct agent_event){.type = AGENT_CALL_FAILED, .error = &run->step_error}
+        );
         return;
     }
     struct run_event shown = {
@@ -360,8 +299,8 @@ static void after_call(struct run *run, bool succeeded) {
         .tool = &run->tool,
     };
     note_duration(run, shown.call);
-    show(run, &shown);
-    dispatch(
+    run_show(run, &shown);
+    run_dispatch(
         run,
         &(struct agent_event
         ){.type = AGENT_CALLED,
@@ -382,7 +321,7 @@ static void step_done(uv_work_t *work, int status) {
         return;
     }
     if (!succeeded) {
-        dispatch(
+        run_dispatch(
             run, &(struct agent_event){.type = AGENT_RECORD_FAILED, .error = &run->step_error}
         );
         return;
@@ -395,7 +334,7 @@ static void step_done(uv_work_t *work, int status) {
     if (type == AGENT_RECORD_TURN) {
         event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
     }
-    dispatch(run, &event);
+    run_dispatch(run, &event);
 }
 
 static void step_start(struct run *run, const struct agent_effect *effect) {
@@ -406,7 +345,7 @@ static void step_start(struct run *run, const struct agent_effect *effect) {
         const struct chat_call *call = agent_call(run->agent, effect->call_index);
         struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
         run->status.activity = "tool";
-        show(run, &shown);
+        run_show(run, &shown);
         tell_waiting(run, call);
         tool_result_deinit(&run->tool);
         tool_result_init(&run->tool);
@@ -416,199 +355,14 @@ static void step_start(struct run *run, const struct agent_effect *effect) {
     ASSERT(status == 0); /* fails only without a work function */
 }
 
-/* ---- generations ---------------------------------------------------------------------------- */
-
-static void parser_event(void *context, const struct chat_event *event) {
-    struct run *run = context;
-    struct run_event shown = {.text = event->text};
-    if (event->type == CHAT_EVENT_REASONING) {
-        shown.type = RUN_REASONING;
-        run->status.activity = "thinking";
-    } else if (event->type == CHAT_EVENT_CONTENT) {
-        shown.type = RUN_CONTENT;
-        run->status.activity = "writing";
-    } else if (event->type == CHAT_EVENT_PROBLEM) {
-        shown.type = RUN_PROBLEM;
-        shown.problem = event->problem;
-        if (agent_problem_is_serious(event->problem) && !run->has_problems) {
-            run->has_problems = true;
-            int length = snprintf(
-                run->problem, sizeof run->problem, "%s", chat_problem_text(event->problem)
-            );
-            ASSERT(length > 0);
-        }
-    } else {
-        if (event->type == CHAT_EVENT_CALL_STARTED) {
-            run->status.activity = "calling";
-        }
-        return;
-    }
-    show(run, &shown);
-}
-
-static result parser_start(struct run *run, size_t first_call_number, struct error *error) {
-    const struct agent_options *agent = &run->options->agent;
-    const struct chat_parser_options options = {
-        .thinking = agent->effort != CHAT_EFFORT_OFF,
-        .tool_names = run->tool_names,
-        .tool_count = agent->tool_count,
-        .first_call_number = first_call_number,
-        .event = parser_event,
-        .context = run,
-    };
-    return chat_parser_create(&run->parser, run->options->tokenizer, &options, error);
-}
-
-static result
-generation_start(struct run *run, const struct agent_effect *effect, struct error *error) {
-    chat_parser_destroy(run->parser);
-    run->parser = NULL;
-    run->has_facts = false;
-    run->has_problems = false;
-    run->problem[0] = '\0';
-    run->reason = FINISH_ERROR;
-    token_list_clear(&run->output_ids);
-    buffer_clear(&run->log_probabilities);
-    TRY(parser_start(run, effect->first_call_number, error));
-    struct generation_request request = {
-        .sequence = run->options->sequence,
-        .append = run->prompt_ids.ids,
-        .append_count = run->prompt_ids.count,
-        .sampling = run->options->sampling,
-        .tokens_max = effect->tokens_max,
-        .window = run->options->window,
-    };
-    const struct resume *resume = run->options->resume;
-    if (run->is_resuming) {
-        TRY(token_list_append_all(
-            &run->context_ids, run->prompt_ids.ids, run->prompt_ids.count, error
-        ));
-        request.append = run->context_ids.ids;
-        request.append_count = run->context_ids.count;
-        /* A context that was computed approximately goes on as it was. */
-        request.has_contract = resume->replay_count > 0 && request.window == WINDOW_REPLAY;
-        request.contract = resume->replays;
-        request.contract_count = resume->replay_count;
-    }
-    TRY(run->options->engine.generate(run->options->engine.context, &request, error));
-    run->is_generating = true;
-    run->status.activity = "reading";
-    struct run_event event = {.type = RUN_TURN};
-    show(run, &event);
-    return OK;
-}
-
-static void generate(struct run *run, const struct agent_effect *effect) {
-    struct error error = {0};
-    if (is_failed(generation_start(run, effect, &error))) {
-        dispatch(
-            run,
-            &(struct agent_event){.type = AGENT_GENERATED, .reason = FINISH_ERROR, .error = &error}
-        );
-    }
-}
-
-static result token_came(struct run *run, const struct engine_event *event, struct error *error) {
-    if (run->output_ids.count == 0) {
-        run->first_token_ms = now_ms(run);
-        run->status.prefill_total = 0;
-    }
-    TRY(token_list_append(&run->output_ids, event->token, error));
-    TRY(buffer_append(
-        &run->log_probabilities, view_of(&event->logprob, sizeof event->logprob), error
-    ));
-    run->status.tokens_sampled++;
-    run->status.context_tokens++;
-    return chat_parser_push(run->parser, event->token, error);
-}
-
-static void show_usage(struct run *run) {
-    const struct generation_facts *facts = &run->facts;
-    struct run_status *status = &run->status;
-    status->prompt_tokens += facts->prompt_tokens;
-    status->reused_tokens += facts->reused;
-    status->evaluated_tokens += facts->evaluated;
-    status->rebuilt_tokens += facts->rebuilt;
-    status->context_tokens = facts->prompt_tokens + facts->sampled;
-    status->prefill_total = 0;
-    if (facts->decode_us > 0 && facts->sampled > 1) {
-        status->tokens_per_second = (double)facts->sampled * 1e6 / (double)facts->decode_us;
-    }
-    struct run_event usage = {.type = RUN_USAGE, .facts = facts, .reason = run->reason};
-    show(run, &usage);
-    if (run->is_resuming) {
-        run->is_resuming = false;
-        struct run_event resumed = {
-            .type = RUN_RESUMED,
-            .facts = facts,
-            .context_tokens = narrow_i32((int64_t)run->options->resume->ids.count),
-        };
-        show(run, &resumed);
-    }
-}
-
-static void generation_finished(struct run *run, const struct engine_event *event) {
-    struct error error = event->error;
-    run->facts = event->facts;
-    if (run->is_resuming && run->options->resume->miss != NULL && run->facts.miss != NULL &&
-        strcmp(run->facts.miss, "never_computed") == 0) {
-        run->facts.miss = run->options->resume->miss; /* here, but elsewhere it was */
-    }
-    run->has_facts = event->reason != FINISH_ERROR;
-    run->reason = event->reason;
-    if (is_failed(chat_parser_finish(run->parser, &error))) {
-        run->reason = FINISH_ERROR;
-    }
-    run->is_generating = false;
-    if (run->has_facts) {
-        show_usage(run);
-    }
-    dispatch(
-        run,
-        &(struct agent_event
-        ){.type = AGENT_GENERATED,
-          .reason = run->reason,
-          .error = &error,
-          .sampled = narrow_i32((int64_t)run->output_ids.count),
-          .context_tokens = run->has_facts ? run->status.context_tokens : 0,
-          .message = chat_parser_message(run->parser),
-          .has_problems = run->has_problems,
-          .problem = view_of_text(run->problem)}
-    );
-}
-
-static void engine_event_came(struct run *run, const struct engine_event *event) {
-    if (event->sequence != run->options->sequence || !run->is_generating) {
-        return;
-    }
-    if (event->type == ENGINE_PROGRESS) {
-        run->status.prefill_done = event->done;
-        run->status.prefill_total = event->total;
-        display_status(run->options->display, &run->status);
-    } else if (event->type == ENGINE_TOKEN) {
-        struct error error = {0};
-        if (is_failed(token_came(run, event, &error))) {
-            /* Out of memory, or an id that the vocabulary does not have. */
-            run->options->engine.cancel(run->options->engine.context, run->options->sequence);
-            const struct engine_event failed = {
-                .type = ENGINE_FINISHED,
-                .sequence = event->sequence,
-                .reason = FINISH_ERROR,
-                .error = error,
-            };
-            generation_finished(run, &failed);
-        }
-    } else {
-        generation_finished(run, event);
-    }
-}
+/* ---- events of the engine -------------------------------------------------------------------- */
 
 static void wake_came(uv_async_t *handle) {
     struct loop *loop = handle->data;
     struct engine_event event;
     while (loop->run != NULL &&
            loop->run->options->engine.next_event(loop->run->options->engine.context, &event)) {
-        engine_event_came(loop->run, &event);
+        run_engine_event(loop->run, &event);
     }
 }
 
@@ -617,20 +371,20 @@ static void wake_came(uv_async_t *handle) {
 /* The run is to stop: snapshots of a very large workspace must not hold it up (promise P5). */
 static void limit_snapshots(struct run *run) {
     if (run->options->workspace != NULL) {
-        workspace_limit_time(run->options->workspace, now_ms(run) + SNAPSHOT_GRACE_MS);
+        workspace_limit_time(run->options->workspace, run_now_ms(run) + SNAPSHOT_GRACE_MS);
     }
 }
 
 static void deadline_came(uv_timer_t *timer) {
     struct run *run = timer->data;
-    if (now_ms(run) >= agent_deadline_ms(run->agent)) {
+    if (run_now_ms(run) >= agent_deadline_ms(run->agent)) {
         limit_snapshots(run);
     }
-    dispatch(run, &(struct agent_event){.type = AGENT_TIME});
+    run_dispatch(run, &(struct agent_event){.type = AGENT_TIME});
 }
 
 static void wait_until(struct run *run, int64_t wake_ms) {
-    int64_t left = wake_ms - now_ms(run);
+    int64_t left = wake_ms - run_now_ms(run);
     uv_update_time(&run->loop->uv);
     int status = uv_timer_start(&run->deadline, deadline_came, left > 0 ? (uint64_t)left : 0, 0);
     ASSERT(status == 0);
@@ -655,7 +409,7 @@ static void end(struct run *run) {
 
 static void execute(struct run *run, const struct agent_effect *effect) {
     if (effect->type == AGENT_GENERATE) {
-        generate(run, effect);
+        run_generate(run, effect);
     } else if (effect->type == AGENT_CANCEL_GENERATE) {
         run->options->engine.cancel(run->options->engine.context, run->options->sequence);
     } else if (effect->type == AGENT_CANCEL_CALL) {
@@ -669,9 +423,9 @@ static void execute(struct run *run, const struct agent_effect *effect) {
     }
 }
 
-static void dispatch(struct run *run, const struct agent_event *event) {
+void run_dispatch(struct run *run, const struct agent_event *event) {
     struct agent_event timed = *event;
-    timed.now_ms = now_ms(run);
+    timed.now_ms = run_now_ms(run);
     struct agent_effects effects;
     agent_handle(run->agent, &timed, &effects);
     for (size_t i = 0; i < effects.count; i++) {
@@ -694,12 +448,12 @@ static void signal_came(uv_signal_t *handle, int number) {
         .type = RUN_NOTE,
         .text = view_of_text("stopping; once more to kill"),
     };
-    show(run, &note);
+    run_show(run, &note);
     limit_snapshots(run);
     const char *detail = number == SIGTERM  ? "by SIGTERM"
                          : number == SIGHUP ? "the terminal went away"
                                             : "by the user";
-    dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
+    run_dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
 }
 
 static void resized(uv_signal_t *handle, int number) {
@@ -715,10 +469,15 @@ static void ticked(uv_timer_t *timer) {
     display_status(run->options->display, &run->status);
 }
 
+static void watched(uv_timer_t *timer) {
+    run_watch(timer->data);
+}
+
 static void close_handles(struct run *run) {
     run->is_closed = true;
     uv_close((uv_handle_t *)&run->deadline, NULL);
     uv_close((uv_handle_t *)&run->ticker, NULL);
+    uv_close((uv_handle_t *)&run->watcher, NULL);
     uv_close((uv_handle_t *)&run->interrupt, NULL);
     uv_close((uv_handle_t *)&run->terminate, NULL);
     uv_close((uv_handle_t *)&run->hang_up, NULL);
@@ -734,7 +493,7 @@ static void close_when_idle(void *context) {
     }
     struct error error = {0};
     if (!run->is_ending && is_failed(output_status(run->options->output, &error))) {
-        dispatch(
+        run_dispatch(
             run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(error.message)}
         );
     } else if (run->is_ending && output_is_idle(run->options->output)) {
@@ -746,6 +505,7 @@ static void handles_init(struct run *run) {
     uv_loop_t *uv = &run->loop->uv;
     int status = uv_timer_init(uv, &run->deadline);
     status |= uv_timer_init(uv, &run->ticker);
+    status |= uv_timer_init(uv, &run->watcher);
     status |= uv_signal_init(uv, &run->interrupt);
     status |= uv_signal_init(uv, &run->terminate);
     status |= uv_signal_init(uv, &run->hang_up);
@@ -753,6 +513,7 @@ static void handles_init(struct run *run) {
     ASSERT(status == 0); /* these calls only fill in the handle */
     run->deadline.data = run;
     run->ticker.data = run;
+    run->watcher.data = run;
     run->interrupt.data = run;
     run->terminate.data = run;
     run->hang_up.data = run;
@@ -762,6 +523,11 @@ static void handles_init(struct run *run) {
 
 static result handles_start(struct run *run, struct error *error) {
     int status = uv_timer_start(&run->ticker, ticked, STATUS_INTERVAL_MS, STATUS_INTERVAL_MS);
+    if (status == 0) {
+        int64_t interval = run->options->watch_interval_ms;
+        uint64_t every = (uint64_t)(interval > 0 ? interval : LOOP_WATCH_INTERVAL_MS);
+        status = uv_timer_start(&run->watcher, watched, every, every);
+    }
     if (status == 0 && run->options->handles_signals) {
         status = uv_signal_start(&run->interrupt, signal_came, SIGINT);
         if (status == 0) {
@@ -839,7 +605,7 @@ static result run_drive(struct run *run, struct error *error) {
     if (is_failed(started)) {
         close_handles(run);
     } else {
-        dispatch(run, &(struct agent_event){.type = AGENT_START});
+        run_dispatch(run, &(struct agent_event){.type = AGENT_START});
     }
     int alive = uv_run(&run->loop->uv, UV_RUN_DEFAULT);
     ASSERT(alive == 0);

@@ -18,6 +18,9 @@
 #include "sessions/session.h"
 #include "tools/tool.h"
 
+#define LOOP_WATCH_INTERVAL_MS 5000
+#define LOOP_STUCK_MS          10000
+
 struct loop;
 
 /* Expected errors: MEMORY, IO (no more descriptors). */
@@ -40,6 +43,9 @@ struct engine_ports {
     /* What is wrong with the cache on disk, a sentence; "" when nothing is. */
     void (*cache_trouble)(void *context, char *out, size_t bytes);
     bool (*next_event)(void *context, struct engine_event *out);
+    /* The request that stands still, and what is done for all of them. Neither waits for a step. */
+    bool (*watch)(void *context, int64_t stuck_ms, struct engine_stuck *out);
+    void (*statistics)(void *context, struct engine_statistics *out);
 };
 struct engine_ports engine_ports_of(struct engine *engine);
 
@@ -67,6 +73,17 @@ struct run_options {
     struct engine_info engine_info;
     struct sampling sampling;
     enum window_mode window;
+    const struct view *stops; /* [stop_count] strings that end a turn */
+    size_t stop_count;
+    struct guard_limits guard;
+    struct constraint *constraint; /* of what the model may write; null: none */
+    enum speculate speculation;
+    int32_t draft_max;
+    struct view settings; /* all of these as a record keeps them */
+    bool shows_tokens;    /* an event for each, with its log-probabilities */
+    int64_t
+        watch_interval_ms; /* looks for a request that stands still; 0: LOOP_WATCH_INTERVAL_MS */
+    int64_t stuck_ms;      /* that is without progress for so long; 0: LOOP_STUCK_MS */
 
     struct agent_options agent;
     struct view tools_json; /* declarations, for the record */

@@ -25,6 +25,14 @@ static bool port_next_event(void *context, struct engine_event *out) {
     return engine_next_event(context, out);
 }
 
+static bool port_watch(void *context, int64_t stuck_ms, struct engine_stuck *out) {
+    return engine_watch(context, stuck_ms, out);
+}
+
+static void port_statistics(void *context, struct engine_statistics *out) {
+    engine_statistics(context, out);
+}
+
 struct engine_ports engine_ports_of(struct engine *engine) {
     return (struct engine_ports){
         .context = engine,
@@ -33,6 +41,8 @@ struct engine_ports engine_ports_of(struct engine *engine) {
         .tell = port_tell,
         .cache_trouble = port_cache_trouble,
         .next_event = port_next_event,
+        .watch = port_watch,
+        .statistics = port_statistics,
     };
 }
 

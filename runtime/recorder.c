@@ -188,11 +188,15 @@ static result finish_turn(
     struct recorder *recorder,
     const struct generation_facts *facts,
     enum finish_reason reason,
+    struct view stop,
     struct error *error
 ) {
-    static const struct generation_facts nothing = {.window_source = "cold"};
+    static const struct generation_facts nothing = {.window_source = "cold", .fork_index = -1};
+    struct session_sampler sampler = recorder->begin.sampler;
     if (facts == NULL) {
         facts = &nothing;
+    } else {
+        sampler.seed = facts->seed;
     }
     char numerics[16];
     int length = snprintf(numerics, sizeof numerics, "%" PRIu32, recorder->engine.numerics);
@@ -219,11 +223,17 @@ static result finish_turn(
              .decoder_lineage = view_of_text(facts->decoder_lineage),
              .backend = view_of_text(recorder->engine.backend),
              .numerics_version = view_of_text(numerics)},
-        .sampler = recorder->begin.sampler,
+        .sampler = sampler,
         .output_tokens = facts->sampled,
         .prefill_ms = facts->prefill_us / 1000,
         .decode_ms = facts->decode_us / 1000,
         .stop_reason = view_of_text(finish_reason_name(reason)),
+        .stop_detail = stop,
+        .drafted = facts->drafted,
+        .accepted = facts->accepted,
+        .preempted = facts->preempted,
+        .parent_seed = facts->parent_seed,
+        .fork_index = facts->fork_index,
     };
     return session_turn_finish(recorder->store, recorder->turn, &end, error);
 }
@@ -242,7 +252,7 @@ static result append_output(
         .ids = generation->ids->ids,
         .log_probabilities = generation->log_probabilities,
     };
-    TRY(finish_turn(recorder, generation->facts, generation->reason, error));
+    TRY(finish_turn(recorder, generation->facts, generation->reason, generation->stop, error));
     if (run.count > 0) {
         TRY(session_run_append(recorder->store, &run, error));
     }
@@ -282,7 +292,7 @@ result recorder_turn_end(
         return OK;
     }
     recorder->turn_is_open = false;
-    return finish_turn(recorder, facts, reason, error);
+    return finish_turn(recorder, facts, reason, view_of(NULL, 0), error);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */

@@ -67,6 +67,7 @@ struct recorder_generation {
     const struct chat_message *message;
     const struct generation_facts *facts;
     enum finish_reason reason;
+    struct view stop; /* FINISH_STOP: the string that ended it */
 };
 MUST_CHECK result recorder_output(
     struct recorder *recorder, const struct recorder_generation *generation, struct error *error

@@ -84,6 +84,26 @@ static result take_run(
     return run->count == 0 ? OK : token_list_append_all(&out->ids, run->ids, run->count, error);
 }
 
+static bool ended_as(const struct session_turn *turn, enum finish_reason reason) {
+    return turn->is_finished && view_equals_text(turn->end.stop_reason, finish_reason_name(reason));
+}
+
+/* The guard that cut a turn; FINISH_EOS: none did. */
+static enum finish_reason cut_reason(const struct session_turn *turn) {
+    static const enum finish_reason reasons[] = {FINISH_LOOP, FINISH_THINKING, FINISH_OPEN_CALL};
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        if (ended_as(turn, reasons[i])) {
+            return reasons[i];
+        }
+    }
+    return FINISH_EOS;
+}
+
+/* Without end of sequence and still whole: sampled again it would end at the same token. */
+static bool is_whole(const struct session_turn *turn) {
+    return ended_as(turn, FINISH_STOP) || cut_reason(turn) != FINISH_EOS;
+}
+
 static result take_tokens(struct record *record, struct resume *out, struct error *error) {
     for (size_t i = 0; i < record->agent->turn_count; i++) {
         const struct session_turn *turn = &record->agent->turns[i];
@@ -111,8 +131,9 @@ static result take_tokens(struct record *record, struct resume *out, struct erro
         record->keeps_output[i] = has_output;
         record->last = turn;
         record->last_has_output = has_output;
-        record->last_is_cut =
-            has_output && output->ids[output->count - 1] != record->options->end_id;
+        record->last_is_cut = has_output &&
+                              output->ids[output->count - 1] != record->options->end_id &&
+                              !is_whole(turn);
     }
     return OK;
 }
@@ -312,6 +333,13 @@ read_again(const struct record *record, struct reading *reading, struct error *e
 /* The last turn called nothing: an answer, or something that could not be read. */
 static result
 end_without_calls(const struct record *record, struct resume *out, struct error *error) {
+    if (ended_as(record->last, FINISH_STOP)) {
+        out->is_done = record->options->task.length == 0;
+        return OK;
+    }
+    if (agent_reason_is_cut(out->reason)) {
+        return OK; /* the agent tells the model */
+    }
     struct reading reading = {0};
     TRY(read_again(record, &reading, error));
     if (turn_message(out)->content.length > 0 && !reading.is_serious) {
@@ -372,6 +400,9 @@ static result build(struct record *record, struct resume *out, struct error *err
     if (samples_again && !has_task) {
         out->context_messages = chat_conversation_count(out->conversation);
     } else if (!samples_again && record->last != NULL) {
+        if (!has_task) {
+            out->reason = cut_reason(record->last);
+        }
         TRY(turn_message(out)->call_count > 0 ? repair_calls(record, out, error)
                                               : end_without_calls(record, out, error));
         out->is_done = out->is_done || (!has_task && has_finished(record, out));

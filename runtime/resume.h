@@ -52,6 +52,8 @@ struct resume {
     struct resume_repair repairs[CHAT_CALLS_MAX];
     size_t repair_count;
     bool has_dropped_output; /* a cut turn of the model is sampled again */
+    /* The guard that ended the last turn, which the model is to be told; FINISH_EOS: none. */
+    enum finish_reason reason;
 
     /* Approximate windows that the context was computed with. */
     struct window_replay replays[ENGINE_REPLAYS_MAX];
@@ -68,7 +70,8 @@ struct resume {
  *   output stays as the model wrote it.
  * - A call that was started and has no result gets RESUME_CALL_INTERRUPTED. Calls that were never
  *   started run now, or get RESUME_CALL_NOT_RUN when the user went on with a new message.
- * - A turn that could not be read is answered as in a run.
+ * - A turn that could not be read is answered as in a run. One that a stop string or a guard ended is
+ *   whole.
  *
  * Expected errors: CORRUPT (ids with gaps or out of range, calls that are no JSON: names the turn),
  * UNSUPPORTED (a session without token ids), MEMORY. */

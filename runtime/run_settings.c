@@ -16,6 +16,7 @@ void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->snapshots);
     buffer_deinit(&settings->state_option);
     buffer_deinit(&settings->cache_directory);
+    generation_settings_deinit(&settings->generation);
 }
 
 /* A pool of so many bytes holds nothing; 0 would be the engine's default. */
@@ -77,6 +78,10 @@ int settings_numbers(struct run_settings *settings) {
         !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
         !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
         return STATUS_USAGE;
+    }
+    int status = generation_settings_read(arguments, &settings->generation);
+    if (status != STATUS_DONE) {
+        return status;
     }
     if (effort != NULL &&
         is_failed(chat_effort_parse(&settings->effort, view_of_text(effort), &error))) {
@@ -222,6 +227,11 @@ static int settings_continue(struct run_settings *settings) {
         }
     }
     if (agent != NULL && is_failed(recorded_tools(agent->tools, &declared, &error))) {
+        return cli_fail(STATUS_DATA, "session %s: %s", record->session.id.text, error.message);
+    }
+    if (is_failed(
+            generation_settings_restore(&settings->generation, arguments, sampler.settings, &error)
+        )) {
         return cli_fail(STATUS_DATA, "session %s: %s", record->session.id.text, error.message);
     }
     if (cli_has(arguments, "tools") && (settings->tools & ~declared) != 0) {

@@ -5,6 +5,7 @@
 #define HEARTH_RUNTIME_RUN_SETTINGS_H
 
 #include "cli.h"
+#include "generation_settings.h"
 #include "host.h"
 #include "sessions/session.h"
 
@@ -31,6 +32,7 @@ struct run_settings {
     uint64_t seed;
     double temperature, top_p; /* negative: the model's default */
     enum window_mode window;
+    struct generation_settings generation;
 };
 
 /* Each returns an exit status and has said why it is not STATUS_DONE. In this order: options, the

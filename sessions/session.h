@@ -87,6 +87,9 @@ struct session_sampler {
     double temperature; /* 0: greedy */
     double top_p;
     int64_t effort; /* 1..100; 0: chat mode */
+    /* Everything else that decides what is sampled and when a generation ends, as one JSON object of
+     * the program's; "": not known. */
+    struct view settings;
 };
 
 /* Views may be empty, which is stored as "unknown". */
@@ -174,7 +177,7 @@ MUST_CHECK result session_turn_start(
 );
 
 /* What a generation depended on (promise P3) and what it cost (P8): evaluated + reused must equal
- * prompt, or INVALID_INPUT. rebuilt counts rows run again only to rebuild windows. With the tokens
+ * prompt, and accepted be at most drafted, or INVALID_INPUT. rebuilt counts rows run again only to rebuild windows. With the tokens
  * and the session's model digest this re-creates the computation. */
 struct session_cache_facts {
     int64_t prompt_tokens;
@@ -202,7 +205,14 @@ struct session_turn_end {
     int64_t output_tokens;
     int64_t prefill_ms;
     int64_t decode_ms;
-    struct view stop_reason; /* of the generation: "end", "length", "cancelled", "malformed", ... */
+    struct view
+        stop_reason; /* of the generation: "end", "length", "stop", "loop", "cancelled", ... */
+    struct view stop_detail; /* "stop": the string or id that ended it */
+    int64_t drafted;         /* tokens proposed; */
+    int64_t accepted;        /* of these, those that were the model's own draw */
+    int64_t preempted;       /* times it gave its place to a more urgent one */
+    uint64_t parent_seed;    /* of a fork: sampler.seed is derived from it and fork_index; else 0 */
+    int64_t fork_index;      /* -1: not a fork */
 };
 
 MUST_CHECK result session_turn_finish(
@@ -299,6 +309,8 @@ struct session_usage {
     int64_t reused_tokens;
     int64_t rebuilt_tokens;
     int64_t output_tokens;
+    int64_t drafted;
+    int64_t accepted;
     int64_t prefill_ms;
     int64_t decode_ms;
     int64_t tools_ms;

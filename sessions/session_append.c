@@ -13,13 +13,16 @@ static struct view id_view(const struct session_id *id) {
     return view_of_text(id->text);
 }
 
-/* Binds seed, temperature, top_p and effort from `at` on. The seed keeps its 64 bits. */
-static void
-bind_sampler(struct statement *statement, int at, const struct session_sampler *sampler) {
+/* Binds seed, temperature, top_p and effort from `at` on, and the settings at their own place. The seed
+ * keeps its 64 bits. */
+static void bind_sampler(
+    struct statement *statement, int at, int at_settings, const struct session_sampler *sampler
+) {
     statement_bind_i64(statement, at, (int64_t)sampler->seed);
     statement_bind_double(statement, at + 1, sampler->temperature);
     statement_bind_double(statement, at + 2, sampler->top_p);
     statement_bind_i64(statement, at + 3, sampler->effort);
+    statement_bind_text(statement, at_settings, sampler->settings);
 }
 
 static result check_sampler(const struct session_sampler *sampler, struct error *error) {
@@ -45,8 +48,8 @@ result session_create(
         store,
         "INSERT INTO session (id, created_ms, task, workspace, model, model_digest, backend,"
         " numerics_version, program_version, commit_before, seed, temperature, top_p, effort,"
-        " time_ms_max, tokens_max, window_mode) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10,"
-        " ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+        " time_ms_max, tokens_max, window_mode, settings) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,"
+        " ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
         error
     ));
     statement_bind_text(&s, 1, id_view(&id));
@@ -63,7 +66,7 @@ result session_create(
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         statement_bind_text(&s, 3 + (int)i, texts[i]);
     }
-    bind_sampler(&s, 11, &begin->sampler);
+    bind_sampler(&s, 11, 18, &begin->sampler);
     statement_bind_i64(&s, 15, begin->time_ms_max);
     statement_bind_i64(&s, 16, begin->tokens_max);
     statement_bind_text(&s, 17, begin->window_mode);
@@ -181,7 +184,8 @@ result session_agent_append(
         &s,
         store,
         "INSERT INTO agent (session, parent, id, created_ms, name, tools, seed, temperature, top_p,"
-        " effort) SELECT s.number, p.number, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10 FROM session s"
+        " effort, settings) SELECT s.number, p.number, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11"
+        " FROM session s"
         " LEFT JOIN agent p ON p.session = s.number AND p.id = ?2"
         " WHERE s.id = ?1 AND s.status = 0 AND (?2 = '' OR p.number IS NOT NULL)",
         error
@@ -192,7 +196,7 @@ result session_agent_append(
     statement_bind_i64(&s, 4, now_ms(store));
     statement_bind_text(&s, 5, begin->name);
     statement_bind_text(&s, 6, begin->tools);
-    bind_sampler(&s, 7, &begin->sampler);
+    bind_sampler(&s, 7, 11, &begin->sampler);
     TRY(statement_run_once(
         &s, "the agent's session is not running, or its parent is not of this session", error
     ));
@@ -240,6 +244,23 @@ static result check_cache(const struct session_cache_facts *cache, struct error 
     return OK;
 }
 
+static result check_drafts(const struct session_turn_end *end, struct error *error) {
+    if (end->accepted < 0 || end->accepted > end->drafted || end->preempted < 0 ||
+        end->fork_index < -1) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "facts of a turn: %lld of %lld drafted tokens accepted, pre-empted %lld times, fork "
+            "%lld",
+            (long long)end->accepted,
+            (long long)end->drafted,
+            (long long)end->preempted,
+            (long long)end->fork_index
+        );
+    }
+    return OK;
+}
+
 result session_turn_finish(
     struct session_store *store,
     int64_t turn,
@@ -248,6 +269,7 @@ result session_turn_finish(
 ) {
     const struct session_cache_facts *cache = &end->cache;
     TRY(check_cache(cache, error));
+    TRY(check_drafts(end, error));
     TRY(check_sampler(&end->sampler, error));
     CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
     TRY(statement_begin(
@@ -259,7 +281,8 @@ result session_turn_finish(
         " numerics_version = ?13, stop_reason = ?14, seed = ?15, temperature = ?16, top_p = ?17,"
         " effort = ?18, output_tokens = ?19, prefill_ms = ?20, decode_ms = ?21,"
         " rebuilt_from = ?22, miss_token = ?23, restored_host = ?24, restored_disk = ?25,"
-        " block_lineage = ?26, replays = ?27"
+        " block_lineage = ?26, replays = ?27, settings = ?28, stop_detail = ?29, drafted = ?30,"
+        " accepted = ?31, preempted = ?32, parent_seed = ?33, fork_index = ?34"
         " WHERE number = ?1 AND is_finished = 0",
         error
     ));
@@ -285,7 +308,7 @@ result session_turn_finish(
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         statement_bind_text(&s, 8 + (int)i, texts[i]);
     }
-    bind_sampler(&s, 15, &end->sampler);
+    bind_sampler(&s, 15, 28, &end->sampler);
     statement_bind_i64(&s, 19, end->output_tokens);
     statement_bind_i64(&s, 20, end->prefill_ms);
     statement_bind_i64(&s, 21, end->decode_ms);
@@ -295,6 +318,12 @@ result session_turn_finish(
     statement_bind_i64(&s, 25, cache->restored_disk);
     statement_bind_text(&s, 26, cache->block_lineage);
     statement_bind_text(&s, 27, cache->replays);
+    statement_bind_text(&s, 29, end->stop_detail);
+    statement_bind_i64(&s, 30, end->drafted);
+    statement_bind_i64(&s, 31, end->accepted);
+    statement_bind_i64(&s, 32, end->preempted);
+    statement_bind_i64(&s, 33, (int64_t)end->parent_seed);
+    statement_bind_i64(&s, 34, end->fork_index);
     return statement_run_once(&s, "the turn to finish does not exist or is finished", error);
 }
 

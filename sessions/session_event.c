@@ -89,6 +89,7 @@ static void write_sampler(struct json_writer *writer, const struct session_sampl
     json_write_key(writer, "top_p");
     json_write_double(writer, sampler->top_p);
     write_i64(writer, "effort", sampler->effort);
+    write_json_text(writer, "settings", sampler->settings);
     json_write_object_end(writer);
 }
 
@@ -103,6 +104,8 @@ static void write_usage(struct json_writer *writer, const struct session_usage *
     write_i64(writer, "reused_tokens", usage->reused_tokens);
     write_i64(writer, "rebuilt_tokens", usage->rebuilt_tokens);
     write_i64(writer, "output_tokens", usage->output_tokens);
+    write_i64(writer, "drafted", usage->drafted);
+    write_i64(writer, "accepted", usage->accepted);
     write_i64(writer, "prefill_ms", usage->prefill_ms);
     write_i64(writer, "decode_ms", usage->decode_ms);
     write_i64(writer, "tools_ms", usage->tools_ms);
@@ -217,7 +220,16 @@ static void write_turn_end(struct json_writer *writer, const struct session_turn
     const struct session_cache_facts *cache = &end->cache;
     write_i64(writer, "ended_ms", turn->ended_ms);
     write_text(writer, "stop_reason", end->stop_reason);
+    write_text(writer, "stop_detail", end->stop_detail);
     write_i64(writer, "output_tokens", end->output_tokens);
+    write_i64(writer, "drafted", end->drafted);
+    write_i64(writer, "accepted", end->accepted);
+    write_i64(writer, "preempted", end->preempted);
+    if (end->fork_index >= 0) {
+        json_write_key(writer, "parent_seed");
+        json_write_u64(writer, end->parent_seed);
+        write_i64(writer, "fork_index", end->fork_index);
+    }
     write_i64(writer, "prefill_ms", end->prefill_ms);
     write_i64(writer, "decode_ms", end->decode_ms);
     write_sampler(writer, &end->sampler);

@@ -9,7 +9,7 @@
 
 #include <assert.h>
 
-#define SESSION_SCHEMA_VERSION 2
+#define SESSION_SCHEMA_VERSION 3
 #define SESSION_APPLICATION_ID 0x48727468 /* "Hrth" */
 #define SESSION_STATEMENTS_MAX 64         /* more than the SQL texts of this folder */
 #define SESSION_PATH_BYTES     4096       /* PATH_MAX of Linux */

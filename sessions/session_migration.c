@@ -44,7 +44,20 @@ static const char to_version_2[] =
     " (SELECT 'decoder@' || p.prompt_tokens AS word FROM turn p WHERE p.agent = turn.agent"
     "  AND p.position <= turn.position AND p.window_source = 'replay' ORDER BY p.position)), '');";
 
-static const struct session_migration shipped_steps[] = {{2, to_version_2}};
+/* To version 3: all settings of a generation, what ended it, drafts, pre-emption, seeds of forks. Before,
+ * there was nothing of it: no drafts, no forks, and settings that nobody could change. */
+static const char to_version_3[] =
+    "ALTER TABLE session ADD COLUMN settings TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE agent ADD COLUMN settings TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE turn ADD COLUMN settings TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE turn ADD COLUMN stop_detail TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE turn ADD COLUMN drafted INTEGER NOT NULL DEFAULT 0 CHECK (drafted >= 0);"
+    "ALTER TABLE turn ADD COLUMN accepted INTEGER NOT NULL DEFAULT 0 CHECK (accepted >= 0);"
+    "ALTER TABLE turn ADD COLUMN preempted INTEGER NOT NULL DEFAULT 0 CHECK (preempted >= 0);"
+    "ALTER TABLE turn ADD COLUMN parent_seed INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE turn ADD COLUMN fork_index INTEGER NOT NULL DEFAULT -1 CHECK (fork_index >= -1);";
+
+static const struct session_migration shipped_steps[] = {{2, to_version_2}, {3, to_version_3}};
 
 struct session_versions session_versions_shipped(void) {
     struct session_versions versions = {

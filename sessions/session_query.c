@@ -111,11 +111,12 @@ static int64_t take_small(struct row *row, int64_t max, const char *what) {
 }
 
 static struct session_sampler take_sampler(struct row *row) {
-    struct session_sampler sampler;
+    struct session_sampler sampler = {0};
     sampler.seed = (uint64_t)take_i64(row);
     sampler.temperature = take_double(row);
     sampler.top_p = take_double(row);
     sampler.effort = take_i64(row);
+    sampler.settings = take_text(row);
     return sampler;
 }
 
@@ -124,7 +125,7 @@ static struct session_sampler take_sampler(struct row *row) {
 #define SUMMARY_COLUMNS                                                                            \
     "number, id, status, created_ms, ended_ms, exit_status, task, workspace, model, model_digest," \
     " backend, numerics_version, program_version, commit_before, seed, temperature, top_p,"        \
-    " effort, time_ms_max, tokens_max, verdict, stop_reason, commit_after, window_mode"
+    " effort, settings, time_ms_max, tokens_max, verdict, stop_reason, commit_after, window_mode"
 
 static result load_usage(
     struct session_store *store, int64_t session, struct session_usage *out, struct error *error
@@ -137,7 +138,8 @@ static result load_usage(
         "SELECT (SELECT count(*) FROM agent WHERE session = ?1), count(*),"
         " coalesce(sum(t.prompt_tokens), 0), coalesce(sum(t.evaluated_tokens), 0),"
         " coalesce(sum(t.reused_tokens), 0), coalesce(sum(t.rebuilt_tokens), 0),"
-        " coalesce(sum(t.output_tokens), 0), coalesce(sum(t.prefill_ms), 0),"
+        " coalesce(sum(t.output_tokens), 0), coalesce(sum(t.drafted), 0),"
+        " coalesce(sum(t.accepted), 0), coalesce(sum(t.prefill_ms), 0),"
         " coalesce(sum(t.decode_ms), 0)"
         " FROM agent a JOIN turn t ON t.agent = a.number WHERE a.session = ?1",
         error
@@ -154,6 +156,8 @@ static result load_usage(
         &usage.reused_tokens,
         &usage.rebuilt_tokens,
         &usage.output_tokens,
+        &usage.drafted,
+        &usage.accepted,
         &usage.prefill_ms,
         &usage.decode_ms};
     for (size_t i = 0; i < COUNT_OF(fields); i++) {
@@ -523,6 +527,12 @@ static result read_turn(
     cache->restored_disk = take_i64(&row);
     cache->block_lineage = take_text(&row);
     cache->replays = take_text(&row);
+    turn->end.stop_detail = take_text(&row);
+    turn->end.drafted = take_small(&row, INT64_MAX, "turn.drafted");
+    turn->end.accepted = take_small(&row, turn->end.drafted, "turn.accepted");
+    turn->end.preempted = take_small(&row, INT64_MAX, "turn.preempted");
+    turn->end.parent_seed = (uint64_t)take_i64(&row);
+    turn->end.fork_index = take_i64(&row);
     return row.status;
 }
 
@@ -536,8 +546,9 @@ static result load_turns(
         "SELECT number, position, is_finished, started_ms, ended_ms, prompt_tokens,"
         " evaluated_tokens, reused_tokens, rebuilt_tokens, hit_position, miss_reason,"
         " window_source, lineage, decoder_lineage, backend, numerics_version, seed, temperature,"
-        " top_p, effort, output_tokens, prefill_ms, decode_ms, stop_reason, rebuilt_from,"
-        " miss_token, restored_host, restored_disk, block_lineage, replays FROM turn"
+        " top_p, effort, settings, output_tokens, prefill_ms, decode_ms, stop_reason, rebuilt_from,"
+        " miss_token, restored_host, restored_disk, block_lineage, replays,"
+        " stop_detail, drafted, accepted, preempted, parent_seed, fork_index FROM turn"
         " WHERE agent = ?1 ORDER BY position",
         error
     ));
@@ -568,7 +579,7 @@ static result load_agents(
         &s,
         loader->store,
         "SELECT a.number, a.id, p.id, a.name, a.tools, a.seed, a.temperature, a.top_p, a.effort,"
-        " a.created_ms FROM agent a LEFT JOIN agent p ON p.number = a.parent"
+        " a.settings, a.created_ms FROM agent a LEFT JOIN agent p ON p.number = a.parent"
         " WHERE a.session = ?1 ORDER BY a.number",
         error
     ));

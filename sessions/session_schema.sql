@@ -1,4 +1,4 @@
--- Tables of the session store, schema version 2. Embedded into the program at build and run once,
+-- Tables of the session store, schema version 3. Embedded into the program at build and run once,
 -- in one transaction, on an empty database. A change is a new version: a step in
 -- session_migration.c plus the same change here. Times are milliseconds since 1970-01-01 UTC;
 -- statuses are the enumerators of session.h, which are part of the format and never renumbered.
@@ -27,7 +27,8 @@ CREATE TABLE session (
     commit_after      TEXT NOT NULL DEFAULT '',
     verdict           TEXT NOT NULL DEFAULT '',
     stop_reason       TEXT NOT NULL DEFAULT '',
-    window_mode       TEXT NOT NULL DEFAULT ''
+    window_mode       TEXT NOT NULL DEFAULT '',
+    settings          TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX session_by_status ON session (status) WHERE status = 0;
 
@@ -61,12 +62,14 @@ CREATE TABLE agent (
     seed              INTEGER NOT NULL,
     temperature       REAL NOT NULL,
     top_p             REAL NOT NULL,
-    effort            INTEGER NOT NULL
+    effort            INTEGER NOT NULL,
+    settings          TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX agent_by_session ON agent (session);
 CREATE INDEX agent_by_parent ON agent (parent);
 
--- lineage is the root lineage, block_lineage the one that the turn's blocks are filed under; replays
+-- settings are those of the sampler and of what ends a generation beside seed, temperature, top_p and
+-- effort: one JSON object, "" when not known. lineage is the root lineage, block_lineage the one that the turn's blocks are filed under; replays
 -- are the window replays that the content depends on ("encoder@256 decoder@1800", "" for none).
 CREATE TABLE turn (
     number            INTEGER PRIMARY KEY,
@@ -100,6 +103,13 @@ CREATE TABLE turn (
     miss_token        INTEGER NOT NULL DEFAULT 0 CHECK (miss_token >= 0),
     restored_host     INTEGER NOT NULL DEFAULT 0 CHECK (restored_host >= 0),
     restored_disk     INTEGER NOT NULL DEFAULT 0 CHECK (restored_disk >= 0),
+    settings          TEXT NOT NULL DEFAULT '',
+    stop_detail       TEXT NOT NULL DEFAULT '',
+    drafted           INTEGER NOT NULL DEFAULT 0 CHECK (drafted >= 0),
+    accepted          INTEGER NOT NULL DEFAULT 0 CHECK (accepted >= 0),
+    preempted         INTEGER NOT NULL DEFAULT 0 CHECK (preempted >= 0),
+    parent_seed       INTEGER NOT NULL DEFAULT 0,
+    fork_index        INTEGER NOT NULL DEFAULT -1 CHECK (fork_index >= -1),
     UNIQUE (agent, position),
     CHECK (evaluated_tokens + reused_tokens = prompt_tokens)
 ) STRICT;

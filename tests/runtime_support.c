@@ -27,6 +27,8 @@ struct fake_engine {
     struct fake_told told[FAKE_TOLD_MAX]; /* loop thread */
     size_t told_count;
     const char *trouble; /* set before the run */
+    struct generation_request request;
+    int stuck_looks, looks; /* loop thread */
     struct engine_event events[FAKE_EVENTS_MAX];
     size_t event_head, event_tail;
 };
@@ -69,6 +71,10 @@ write_turn(struct fake_engine *engine, const struct fake_turn *turn, int32_t *sa
             reason = FINISH_CANCELLED;
             break;
         }
+        if (at_end && turn->reason != FINISH_EOS) {
+            reason = turn->reason;
+            break;
+        }
         if (*sampled >= engine->tokens_max) {
             reason = FINISH_LENGTH;
             break;
@@ -78,7 +84,12 @@ write_turn(struct fake_engine *engine, const struct fake_turn *turn, int32_t *sa
         post(
             engine,
             &(struct engine_event
-            ){.type = ENGINE_TOKEN, .sequence = 7, .token = token, .logprob = -0.5F}
+            ){.type = ENGINE_TOKEN,
+              .sequence = 7,
+              .token = token,
+              .logprob = -0.5F,
+              .alternative_count = engine->request.sampling.alternatives,
+              .alternatives = {{token, -0.5F}, {FAKE_EOS, -2.0F}}}
         );
         (*sampled)++;
         if (at_end && !turn->is_endless) {
@@ -114,6 +125,12 @@ static void generate_one(struct fake_engine *engine) {
         .decoder_lineage = "0",
         .prefill_us = 1000,
         .decode_us = 2000,
+        .drafted = 6,
+        .accepted = 4,
+        .preempted = 1,
+        .seed = engine->request.sampling.seed,
+        .fork_index = -1,
+        .stop_index = event.reason == FINISH_STOP ? 0 : -1,
     };
     if (event.reason == FINISH_ERROR) {
         event.error = (struct error){.code = RESULT_DEVICE, .message = "the fake engine failed"};
@@ -177,6 +194,14 @@ fake_generate(void *context, const struct generation_request *request, struct er
     struct fake_engine *engine = context;
     (void)pthread_mutex_lock(&engine->lock);
     bool is_busy = engine->has_request;
+    size_t last = engine->turn_count - 1;
+    size_t index = (size_t)engine->generations;
+    engine->request = *request;
+    if (engine->turns[index < last ? index : last].is_late) {
+        (void)pthread_mutex_unlock(&engine->lock);
+        sleep_us(200000);
+        FAIL(error, INVALID_INPUT, "a deadline which passed");
+    }
     if (!is_busy) {
         engine->has_request = true;
         engine->is_cancelled = false;
@@ -225,6 +250,27 @@ static bool fake_next_event(void *context, struct engine_event *out) {
     return has_event;
 }
 
+static bool fake_watch(void *context, int64_t stuck_ms, struct engine_stuck *out) {
+    struct fake_engine *engine = context;
+    if (engine->looks++ >= engine->stuck_looks) {
+        return false;
+    }
+    *out = (struct engine_stuck){
+        .sequence = 7,
+        .wait = ENGINE_WAIT_MEMORY,
+        .stuck_ms = stuck_ms + engine->looks,
+        .why = "sequence 7 waits for 12 blocks of 96, 3 are free",
+    };
+    return true;
+}
+
+static void fake_statistics(void *context, struct engine_statistics *out) {
+    const struct fake_engine *engine = context;
+    *out = (struct engine_statistics){.request_count = 1, .decoding = 1};
+    out->total.steps = (uint64_t)engine->looks;
+    out->seconds[0].decode_rows = 17;
+}
+
 struct engine_ports fake_engine_ports(struct fake_engine *engine) {
     return (struct engine_ports){
         .context = engine,
@@ -233,6 +279,8 @@ struct engine_ports fake_engine_ports(struct fake_engine *engine) {
         .tell = fake_tell,
         .cache_trouble = fake_cache_trouble,
         .next_event = fake_next_event,
+        .watch = fake_watch,
+        .statistics = fake_statistics,
     };
 }
 
@@ -247,6 +295,14 @@ int64_t fake_engine_appended(const struct fake_engine *engine) {
 const struct fake_told *fake_engine_told(const struct fake_engine *engine, size_t *count) {
     *count = engine->told_count;
     return engine->told;
+}
+
+const struct generation_request *fake_engine_request(const struct fake_engine *engine) {
+    return &engine->request;
+}
+
+void fake_engine_set_stuck(struct fake_engine *engine, int looks) {
+    engine->stuck_looks = looks;
 }
 
 void fake_engine_set_trouble(struct fake_engine *engine, const char *text) {

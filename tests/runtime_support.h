@@ -8,10 +8,12 @@
 
 /* What one generation writes. */
 struct fake_turn {
-    const char *text; /* markers spelled out; end of sequence is added unless is_endless */
-    bool is_endless;  /* writes its last token again and again until it is stopped */
-    bool fails;       /* ends with FINISH_ERROR */
-    int delay_us;     /* before each token */
+    const char *text;          /* markers spelled out; end of sequence is added unless is_endless */
+    bool is_endless;           /* writes its last token again and again until it is stopped */
+    bool fails;                /* ends with FINISH_ERROR */
+    int delay_us;              /* before each token */
+    enum finish_reason reason; /* how it ends without end of sequence; 0: with one */
+    bool is_late;              /* the engine finds its deadline passed and refuses */
 };
 
 struct fake_engine;
@@ -34,6 +36,10 @@ struct fake_told {
     int64_t estimate_ms;
 };
 const struct fake_told *fake_engine_told(const struct fake_engine *engine, size_t *count);
+/* The last request; its pointers are those of the caller. */
+const struct generation_request *fake_engine_request(const struct fake_engine *engine);
+/* How many looks at it find a generation that stands still. */
+void fake_engine_set_stuck(struct fake_engine *engine, int looks);
 /* What it says of its cache; static text. */
 void fake_engine_set_trouble(struct fake_engine *engine, const char *text);
 

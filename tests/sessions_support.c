@@ -70,7 +70,14 @@ struct session_store *open_or_fail(const struct folder *folder, enum session_mod
     return store;
 }
 
-const struct session_sampler sampler = {UINT64_MAX - 5, 0.8, 0.95, 50};
+#define SETTINGS "{\"top_k\":40,\"stop\":[\"a\\nb\"]}"
+const struct session_sampler sampler = {
+    .seed = UINT64_MAX - 5,
+    .temperature = 0.8,
+    .top_p = 0.95,
+    .effort = 50,
+    .settings = {(const unsigned char *)SETTINGS, sizeof SETTINGS - 1},
+};
 
 struct session_id make_session(struct session_store *store, const char *task) {
     struct session_begin begin = {0};
@@ -131,7 +138,13 @@ struct session_turn_end turn_end(int64_t prompt, int64_t evaluated, int64_t reus
     end.output_tokens = 12;
     end.prefill_ms = 20;
     end.decode_ms = 30;
-    end.stop_reason = view_of_text("end");
+    end.stop_reason = view_of_text("stop");
+    end.stop_detail = view_of_text("a\nb");
+    end.drafted = 9;
+    end.accepted = 5;
+    end.preempted = 2;
+    end.parent_seed = UINT64_MAX - 6;
+    end.fork_index = 3;
     return end;
 }
 

@@ -187,12 +187,33 @@ def test_wrong_option_values_are_refused():
         ("--threads", ["0", "x", "100000"]),
         ("--tools", ["fly", "shell,fly"]),
         ("--context", ["0", "x"]),
+        ("--top-k", ["-1", "x", "1.5", "3000000000"]),
+        ("--min-p", ["1", "-0.1", "x", "nan"]),
+        ("--repetition-penalty", ["0", "-1", "101", "x"]),
+        ("--presence-penalty", ["2.1", "-3", "x"]),
+        ("--frequency-penalty", ["2.1", "-3", ""]),
+        ("--logit-bias", ["5", "5=", "5=x", "=1", "-1=1", "5=101", "5=nan", "5=1,", "99999999999=1"]),
+        ("--stop", ["", "x" * 1025, "x" * 10000]),
+        ("--speculate", ["maybe", ""]),
+        ("--draft-max", ["0", "17", "x"]),
+        ("--constrain-tools", ["maybe", ""]),
+        ("--max-thinking", ["0", "-1", "x"]),
+        ("--max-call", ["0", "no"]),
+        ("--max-repeats", ["1", "0", "x"]),
+        ("--logprobs", ["-1", "21", "x", "3"]),  # 3 is fine with --json
     ]
     with Scratch() as scratch:
         for option, values in wrong:
             for value in values:
                 done = check(scratch.run("task", option, value), 2, err=r"usage: hearth run")
                 assert option.encode() in done.stderr, done
+        for values, reason in [
+                (["--speculate", "off", "--draft-max", "2"], "leaves nothing for --draft-max"),
+                (["--stop", b"\xff"], "--stop: .*UTF-8"),
+                (["--stop", "x"] * 65, "--stop: takes at most 64"),
+                (["--logit-bias", ",".join(f"{i}=1" for i in range(1025))], "at most 1024 tokens"),
+                (["--seed", "1"] * 257, "more than 256 options")]:
+            check(scratch.run("task", *values), 2, err=reason)
         assert not os.path.exists(scratch.state)
 
 
@@ -473,6 +494,134 @@ def test_sampling_defaults_come_from_the_model():
         model = damaged_model(scratch, "generation_config.json", b'{"top_p": 0.5}')
         assert sampling("--model", model) == (1.0, 0.5)
         assert sampling("--model", model, "--temperature", "0.25", "--top-p", "0.75") == (0.25, 0.75)
+
+
+def settings_of(scratch):
+    return scratch.tree()["sampler"]["settings"]
+
+
+def test_settings_are_recorded_shown_and_go_on():
+    needs_sandbox()
+    given = ["--top-k", "40", "--min-p", "0.01", "--repetition-penalty", "1.05", "--seed", "3",
+             "--presence-penalty", "0.5", "--frequency-penalty", "-0.25", "--stop", "no such text",
+             "--stop", "a\nb", "--logit-bias", "5=2.5,9=never", "--logit-bias", "5=-1",
+             "--max-thinking", "900", "--max-call", "off", "--max-repeats", "8"]
+    wanted = {
+        "top_k": 40, "min_p": 0.01, "repetition_penalty": 1.05, "presence_penalty": 0.5,
+        "frequency_penalty": -0.25, "stop": ["no such text", "a\nb"], "logit_bias": "5=-1,9=never",
+        "max_thinking": 900, "max_call": 0, "max_repeats": 8}
+    with Scratch() as scratch:
+        task = scratch.demo()
+        done = check(scratch.run(task["prompt"], *given, "--max-tokens", "6", "--json"), 4)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        session = next(event for event in events if event["event"] == "session")
+        assert session["settings"] == wanted == settings_of(scratch), session
+        shown = hearth("sessions", "show", "--state", scratch.state).stdout.decode()
+        assert re.search(r'^settings  \{.*"top_k":40,', shown, flags=re.M), shown
+        # What is not given goes on; what is given replaces.
+        again = ["run", "--resume", "last", "--max-tokens", "6", "--state", scratch.state]
+        check(hearth(*again, "--top-k", "7", "--logit-bias", "6=1", "--max-call", "50"), 4)
+        turn = scratch.tree()["agents"][0]["turns"][-1]
+        changed = dict(wanted, top_k=7, logit_bias="6=1", max_call=50)
+        assert turn["sampler"]["settings"] == changed, turn["sampler"]
+        check(hearth(*again), 4)
+        assert scratch.tree()["agents"][0]["turns"][-1]["sampler"]["settings"] == changed
+
+
+def test_sessions_show_tells_drafts_preemption_and_the_seed_of_a_fork():
+    needs_sandbox()
+    with Scratch() as scratch:
+        check(scratch.run("Say it.", *GREEDY, "--max-tokens", "4", "--seed", "9"), 4)
+        database = sqlite3.connect(scratch.state + "/sessions.db")
+        with database:
+            database.execute("UPDATE turn SET drafted = 120, accepted = 88, preempted = 2,"
+                             " fork_index = 1, parent_seed = 5, stop_detail = 'a\x1b[31mb'")
+        database.close()
+        shown = hearth("sessions", "show", "--state", scratch.state).stdout.decode()
+        assert re.search(r"^usage .* 4 written; drafted 120, accepted 88$", shown, flags=re.M), shown
+        assert re.search(r'^turn 1: .*ended: length "a.*b"; drafted 120, accepted 88; '
+                         r"pre-empted 2 times; seed 9 of fork 1 of 5$", shown, flags=re.M), shown
+        assert "\x1b" not in shown, shown
+        turn = scratch.tree()["agents"][0]["turns"][0]
+        assert turn["drafted"] == 120 and turn["accepted"] == 88 and turn["preempted"] == 2, turn
+        assert turn["parent_seed"] == 5 and turn["fork_index"] == 1, turn
+
+
+def test_defaults_leave_only_the_guards_in_the_record():
+    needs_sandbox()
+    with Scratch() as scratch:
+        check(scratch.run("Say it.", *GREEDY, "--max-tokens", "4", "--context", "4096"), 4)
+        assert settings_of(scratch) == {
+            "max_thinking": 2048, "max_call": 2048, "max_repeats": 32}, settings_of(scratch)
+
+
+def test_what_the_model_does_not_have_is_refused_by_name():
+    with Scratch() as scratch:
+        check(scratch.run("task", "--logit-bias", "4096=1"), 2,
+              err=r"bias on token 4096: the vocabulary has ids 0 to 4095")
+        check(scratch.run("task", "--speculate", "draft"), 3, err="has no draft stages")
+
+
+def test_token_events_hold_the_likeliest():
+    needs_sandbox()
+    with Scratch() as scratch:
+        done = check(
+            scratch.run("Say it.", *GREEDY, "--max-tokens", "6", "--json", "--logprobs", "3"), 4)
+        tokens = [json.loads(line) for line in done.stdout.splitlines()]
+        tokens = [event for event in tokens if event["event"] == "token"]
+        assert len(tokens) == 6, done
+        for token in tokens:
+            top = token["top"]
+            assert len(top) == 3 and top[0]["id"] == token["id"], token
+            assert top[0]["logprob"] == token["logprob"], token
+            assert top[0]["logprob"] >= top[1]["logprob"] >= top[2]["logprob"], token
+
+
+def test_a_stop_string_ends_the_run_where_it_is_met():
+    needs_sandbox()
+    with Scratch() as scratch, Scratch() as other:
+        check(scratch.run("Say it.", *GREEDY, "--max-tokens", "40"), 4)
+        text = scratch.tree()["agents"][0]["turns"][0]["messages"][-1]["reasoning"]
+        stop = text[11:16]
+        done = check(other.run("Say it.", *GREEDY, "--max-tokens", "40", "--stop", stop), 0)
+        assert b"the model wrote a stop string" in done.stdout, done
+        tree = other.tree()
+        turn = tree["agents"][0]["turns"][0]
+        assert tree["stop_reason"] == turn["stop_reason"] == "stop", tree
+        assert turn["stop_detail"] == stop, turn
+        written = turn["messages"][-1]["reasoning"]
+        assert text.startswith(written) and stop in written, (text, written)
+        check(hearth("run", "--resume", "last", "--state", other.state), 0, err="nothing is left")
+
+
+def test_thinking_without_end_is_told_and_then_stops_by_name():
+    needs_sandbox()
+    with Scratch() as scratch:
+        done = check(scratch.run("Say it.", *GREEDY, "--max-thinking", "1"), 1)
+        assert b"the model does not end its thinking (3 turns in a row were cut)" in done.stdout, done
+        tree = scratch.tree()
+        turns = tree["agents"][0]["turns"]
+        assert tree["stop_reason"] == "thinking" and len(turns) == 3, tree
+        assert all(turn["stop_reason"] == "thinking" for turn in turns), turns
+        assert all(turn["output_tokens"] <= 3 for turn in turns), turns
+        for turn in turns[1:]:
+            assert turn["messages"][0]["role"] == "user", turn
+            assert "its thinking did not end" in turn["messages"][0]["text"], turn
+        # It goes on where it stood, without sampling the cut turn again.
+        check(hearth("run", "--resume", "last", "--state", scratch.state, "--max-turns", "1"), 4)
+        tree = scratch.tree()
+        assert len(tree["agents"][0]["turns"]) == 4, tree
+        assert "its thinking did not end" in tree["agents"][0]["turns"][3]["messages"][0]["text"], tree
+
+
+def test_constrained_calls_come_to_a_fix():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        check(scratch.run(task["prompt"], *GREEDY, "--constrain-tools", "on"), 0)
+        assert settings_of(scratch)["constrain_tools"] is True
+        calls = [call for turn in scratch.tree()["agents"][0]["turns"] for call in turn["calls"]]
+        assert calls and all(isinstance(call["arguments"], dict) for call in calls), calls
 
 
 def test_json_lines_follow_the_schema():

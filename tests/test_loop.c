@@ -476,6 +476,153 @@ static void loop_runs_twice(void **state) {
     teardown(&fixture);
 }
 
+/* A turn that a guard cut is recorded by its name, and the next prompt holds what the model is told. */
+static void cut_turns_are_recorded_and_told(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {
+        {.text = "hm hm hm hm", .reason = FINISH_LOOP},
+        {.text = "Now I see.</think>All is well."},
+    };
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_JSON, turns, COUNT_OF(turns));
+    run(&fixture);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_ANSWER);
+    struct session_tree *tree = load(&fixture);
+    assert_int_equal(tree->agents[0].turn_count, 2);
+    assert_true(view_equals_text(tree->agents[0].turns[0].end.stop_reason, "loop"));
+    const struct session_message *told = &tree->agents[0].turns[1].messages[0];
+    assert_true(view_equals_text(told->role, "user"));
+    assert_true(view_equals_text(told->text, agent_cut_text(FINISH_LOOP)));
+    assert_true(wrote(&fixture, "\"ended\":\"loop\""));
+    session_tree_destroy(tree);
+    teardown(&fixture);
+}
+
+static void loops_that_go_on_end_the_run_by_name(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {{.text = "hm hm", .reason = FINISH_LOOP}};
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_PLAIN, turns, COUNT_OF(turns));
+    run(&fixture);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_LOOP);
+    assert_int_equal(fixture.outcome.exit_status, 1);
+    assert_int_equal(fake_engine_generations(fixture.engine), AGENT_LOOPS_MAX);
+    struct session_tree *tree = load(&fixture);
+    assert_int_equal(tree->session.status, SESSION_STOPPED);
+    assert_true(view_equals_text(tree->session.stop_reason, "loop"));
+    assert_true(wrote(&fixture, "stopped: the model repeats one text on end (2 turns in a row"));
+    session_tree_destroy(tree);
+    teardown(&fixture);
+}
+
+static void settings_reach_the_engine_and_the_record(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {{.text = "Hm.</think>So HALT", .reason = FINISH_STOP}};
+    static const char settings[] = "{\"stop\":[\"HALT\"]}";
+    const struct view stops[] = {view_of_text("HALT")};
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_JSON, turns, COUNT_OF(turns));
+    fixture.options.stops = stops;
+    fixture.options.stop_count = 1;
+    fixture.options.guard = (struct guard_limits){8, 4, 100, 200, 300};
+    fixture.options.speculation = SPECULATE_LOOKUP;
+    fixture.options.draft_max = 5;
+    fixture.options.agent.time_ms_max = 60000;
+    fixture.options.begin.sampler.settings = view_of_text(settings);
+    fixture.options.settings = view_of_text(settings);
+    fixture.options.sampling.alternatives = 2;
+    fixture.options.shows_tokens = true;
+    int64_t before = clock_monotonic_ms(&fixture.options.clock);
+    run(&fixture);
+    const struct generation_request *request = fake_engine_request(fixture.engine);
+    assert_ptr_equal(request->stops, stops);
+    assert_int_equal(request->stop_count, 1);
+    assert_int_equal(request->guard.call_max, 300);
+    assert_true(request->starts_in_thinking);
+    assert_int_equal(request->speculation, SPECULATE_LOOKUP);
+    assert_int_equal(request->draft_max, 5);
+    assert_true(request->agent != 0);
+    assert_true(request->deadline_ms >= before + 60000 && request->deadline_ms < before + 120000);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_STRING);
+    assert_string_equal(fixture.outcome.detail, "HALT");
+    struct session_tree *tree = load(&fixture);
+    const struct session_turn_end *end = &tree->agents[0].turns[0].end;
+    assert_true(view_equals_text(tree->session.begin.sampler.settings, settings));
+    assert_true(view_equals_text(end->sampler.settings, settings));
+    assert_true(view_equals_text(end->stop_detail, "HALT"));
+    assert_int_equal(end->sampler.seed, 42);
+    assert_int_equal(end->drafted, 6);
+    assert_int_equal(end->accepted, 4);
+    assert_int_equal(end->preempted, 1);
+    assert_int_equal(end->fork_index, -1);
+    assert_int_equal(tree->session.status, SESSION_DONE);
+    session_tree_destroy(tree);
+    assert_true(wrote(&fixture, "\"settings\":{\"stop\":[\"HALT\"]}"));
+    assert_true(wrote(&fixture, "{\"event\":\"token\",\"turn\":1,\"id\":"));
+    assert_true(wrote(&fixture, "\"logprob\":-0.5,\"top\":[{\"id\":"));
+    assert_true(wrote(&fixture, "\"drafted\":6,\"accepted\":4,\"preempted\":1,"));
+    assert_true(wrote(&fixture, "\"ended\":\"stop\",\"stop\":\"HALT\""));
+    teardown(&fixture);
+}
+
+static void plain_lines_tell_drafts(void **state) {
+    (void)state;
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_PLAIN, call_then_answer, COUNT_OF(call_then_answer));
+    run(&fixture);
+    assert_true(wrote(&fixture, "\n# drafted 12, accepted 8\n"));
+    assert_true(wrote(&fixture, "\n# waited 2 times for a more urgent one\n"));
+    teardown(&fixture);
+}
+
+/* The engine may find a deadline passed that had not when the agent decided. */
+static void late_request_is_the_time_budget_and_no_failure(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {{.text = "x", .is_late = true}};
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_PLAIN, turns, COUNT_OF(turns));
+    fixture.options.agent.time_ms_max = 150;
+    run(&fixture);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_TIME);
+    assert_int_equal(fixture.outcome.exit_status, 4);
+    struct session_tree *tree = load(&fixture);
+    assert_true(tree->agents[0].turn_count == 0 || tree->agents[0].turns[0].is_finished);
+    session_tree_destroy(tree);
+    teardown(&fixture);
+}
+
+static int count_of(const struct fixture *fixture, const char *text) {
+    struct view rest = buffer_view(&fixture->written);
+    int count = 0;
+    for (size_t at = 0; (at = view_find(rest, view_of_text(text), at)) != SIZE_MAX; at++) {
+        count++;
+    }
+    return count;
+}
+
+static void watchdog_names_what_stands_still(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {{.text = "Hm.</think>Yes.", .delay_us = 30000}};
+    static const char *const lines[] = {
+        "# stuck for 10 s: sequence 7 waits for 12 blocks of 96, 3 are free\n",
+        "{\"event\":\"stuck\",\"turn\":1,\"wait\":\"memory\",\"stuck_ms\":10001,\"text\":"
+        "\"sequence 7",
+    };
+    for (int form = 0; form < 2; form++) {
+        struct fixture fixture;
+        setup(&fixture, form == 0 ? DISPLAY_PLAIN : DISPLAY_JSON, turns, COUNT_OF(turns));
+        fake_engine_set_stuck(fixture.engine, 3);
+        fixture.options.watch_interval_ms = 5;
+        run(&fixture);
+        assert_int_equal(count_of(&fixture, lines[form]), 1); /* not at each look */
+        assert_int_equal(count_of(&fixture, "the generation goes on"), 1);
+        const char *statistics = "{\"event\":\"statistics\",\"turn\":1,\"requests\":1,";
+        assert_int_equal(count_of(&fixture, statistics) > 0, form == 1);
+        assert_int_equal(wrote(&fixture, "\"decode_rows\":17"), form == 1);
+        teardown(&fixture);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(run_is_recorded_step_by_step),
@@ -493,6 +640,12 @@ int main(void) {
         cmocka_unit_test(interrupt_keeps_everything),
         cmocka_unit_test(closed_output_stops_the_run),
         cmocka_unit_test(loop_runs_twice),
+        cmocka_unit_test(cut_turns_are_recorded_and_told),
+        cmocka_unit_test(loops_that_go_on_end_the_run_by_name),
+        cmocka_unit_test(settings_reach_the_engine_and_the_record),
+        cmocka_unit_test(plain_lines_tell_drafts),
+        cmocka_unit_test(late_request_is_the_time_budget_and_no_failure),
+        cmocka_unit_test(watchdog_names_what_stands_still),
         cmocka_unit_test(engine_hears_of_waiting_and_of_the_end),
         cmocka_unit_test(session_that_cannot_be_recorded_is_abandoned),
         cmocka_unit_test(trouble_of_the_cache_is_one_warning),

@@ -129,6 +129,19 @@ def test_sampling_goes_on_with_the_recorded_seed():
         assert tree["agents"][0]["turns"][-1]["sampler"] == whole["agents"][0]["turns"][-1]["sampler"]
 
 
+def test_a_session_cut_behind_any_turn_hears_of_its_guards_the_same():
+    needs_sandbox()
+    if SLOW:
+        raise test_cli.Skipped("takes minutes with sanitizers")
+    given = [*GREEDY, "--max-thinking", "1"]
+    with Scratch() as scratch, Scratch() as other:
+        check(scratch.run("Say it.", *given), 1)
+        check(other.run("Say it.", *given, "--max-turns", "1"), 4)
+        check(resume(other, "--max-turns", "1"), 4)
+        check(resume(other, "--max-turns", "1"), 4)
+        assert context_ids(tree_of(other)) == context_ids(tree_of(scratch))
+
+
 def start_json(scratch, prompt, *arguments):
     return subprocess.Popen(
         [HEARTH, "run", prompt, "-C", str(scratch.work), "--state", scratch.state, "--json", *GREEDY,

@@ -20,6 +20,13 @@ static void check_first_turn(const struct session_turn *turn) {
     assert_int_equal(turn->end.cache.miss_token, 61);
     assert_int_equal(turn->end.cache.restored_host, 2);
     assert_int_equal(turn->end.cache.restored_disk, 4);
+    assert_text(turn->end.sampler.settings, "{\"top_k\":40,\"stop\":[\"a\\nb\"]}");
+    assert_text(turn->end.stop_detail, "a\nb");
+    assert_int_equal(turn->end.drafted, 9);
+    assert_int_equal(turn->end.accepted, 5);
+    assert_int_equal(turn->end.preempted, 2);
+    assert_true(turn->end.parent_seed == UINT64_MAX - 6);
+    assert_int_equal(turn->end.fork_index, 3);
     assert_true(turn->end.sampler.seed == UINT64_MAX - 5);
     assert_int_equal(turn->message_count, 2);
     assert_text(turn->messages[0].role, "user");
@@ -169,6 +176,9 @@ static void append_out_of_order_is_refused(void **state) {
     assert_refused(session_turn_finish(store, turn, &end, &error), &error, "40 evaluated + 59");
     end = turn_end(100, 101, -1);
     assert_refused(session_turn_finish(store, turn, &end, &error), &error, "do not add up");
+    end = turn_end(100, 40, 60);
+    end.accepted = end.drafted + 1;
+    assert_refused(session_turn_finish(store, turn, &end, &error), &error, "10 of 9 drafted");
     end = turn_end(100, 40, 60);
     end.sampler.temperature = (double)NAN;
     assert_refused(session_turn_finish(store, turn, &end, &error), &error, "finite");

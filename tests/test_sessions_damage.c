@@ -463,6 +463,38 @@ static void version_1_contracts_are_carried_over(void **state) {
     session_store_cleanup(&store);
 }
 
+/* Of version 2 there is no more than version 3 knows: what it lacked is as if it had been off. */
+static void version_2_becomes_the_shipped_schema(void **state) {
+    const struct folder *folder = *state;
+    make_version_1(folder);
+    struct session_versions two = session_versions_shipped();
+    two.target = 2;
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    MUST(open_as_version(folder, two, &store, &must_error));
+    assert_int_equal(count_rows(store, "PRAGMA user_version"), 2);
+    session_store_cleanup(&store);
+    run_sql(
+        folder->database,
+        "INSERT INTO turn (agent, position, is_finished, started_ms, prompt_tokens,"
+        " evaluated_tokens, seed, stop_reason) VALUES (1, 90, 1, 5, 300, 300, 7, 'end');"
+    );
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    assert_int_equal(count_rows(store, "PRAGMA user_version"), SESSION_SCHEMA_VERSION);
+    assert_int_equal(
+        count_rows(
+            store,
+            "SELECT count(*) FROM turn WHERE position = 90 AND seed = 7 AND settings = ''"
+            " AND stop_detail = '' AND drafted = 0 AND accepted = 0 AND preempted = 0"
+            " AND parent_seed = 0 AND fork_index = -1"
+        ),
+        1
+    );
+    assert_int_equal(count_rows(store, "SELECT count(*) FROM session WHERE settings = ''"), 2);
+    char backup[PATH_BYTES];
+    join(backup, folder->state, "sessions.db.version-2");
+    assert_int_equal(access(backup, F_OK), 0);
+}
+
 /* ------------------------------------------------------------------- crash ---- */
 
 #define CRASH_ROUNDS 50
@@ -608,6 +640,7 @@ int main(void) {
         STORE_TEST(failed_migration_leaves_the_old_version),
         STORE_TEST(version_1_becomes_the_shipped_schema),
         STORE_TEST(version_1_contracts_are_carried_over),
+        STORE_TEST(version_2_becomes_the_shipped_schema),
         STORE_TEST(kill_at_any_instant_loses_nothing_acknowledged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,94 @@
+/* Between the files of the loop: one agent being driven (loop.c), its generations
+ * (loop_generation.c) and its steps on workers. See loop.h. Thread: loop.
+ */
+#ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
+#define HEARTH_RUNTIME_LOOP_INTERNAL_H
+
+#include "loop.h"
+#include "recorder.h"
+#include <uv.h>
+
+/* How long calls of one tool take. */
+struct tool_time {
+    int64_t calls, total_ms;
+};
+
+struct loop {
+    uv_loop_t uv;
+    uv_async_t wake;
+    struct run *run; /* null between runs */
+    struct output *output;
+};
+
+struct run {
+    struct loop *loop;
+    const struct run_options *options;
+    struct agent *agent;
+    struct chat_parser *parser; /* of the present generation */
+    struct recorder recorder;
+    struct view *tool_names;
+    struct tool_time *tool_times; /* [agent.tool_count] */
+    char cache_trouble[560];      /* as told */
+
+    /* the step on a worker */
+    uv_work_t work;
+    bool step_is_running;
+    struct agent_effect step;
+    result step_result;
+    struct error step_error;
+
+    /* tokens of the present turn */
+    struct token_list context_ids; /* of a resumed session, until its first generation */
+    bool is_resuming;              /* that has not ended yet */
+    struct token_list prompt_ids;
+    struct token_list output_ids;
+    struct buffer log_probabilities; /* floats */
+    struct generation_facts facts;
+    bool has_facts;
+    enum finish_reason reason;
+    bool is_generating;
+    int64_t first_token_ms;
+    struct tool_result tool;
+    bool has_tool;
+    /* First problem of the turn that makes it unreadable. */
+    bool has_problems;
+    char problem[AGENT_DETAIL_BYTES];
+
+    uv_timer_t deadline;
+    uv_timer_t ticker;
+    uv_timer_t watcher;
+    uv_signal_t interrupt;
+    uv_signal_t terminate;
+    uv_signal_t hang_up;
+    uv_signal_t resize;
+    int signals_seen;
+    bool is_ending;
+    bool is_closed;
+
+    struct run_status status;
+    int64_t started_ms;
+
+    /* What was said of a generation that stands still; 0: nothing. */
+    int64_t stuck_said_ms;
+    enum engine_wait stuck_wait;
+    struct engine_statistics statistics;
+};
+
+/* ---- loop.c ---- */
+int64_t run_now_ms(const struct run *run);
+/* Fills in the status and shows the event. */
+void run_show(struct run *run, struct run_event *event);
+/* Gives the agent an event and carries out what it wants. */
+void run_dispatch(struct run *run, const struct agent_event *event);
+
+/* ---- loop_generation.c ---- */
+/* Starts what AGENT_GENERATE asks for; answered by AGENT_GENERATED. */
+void run_generate(struct run *run, const struct agent_effect *effect);
+/* Events of other sequences and of generations that ended are ignored. */
+void run_engine_event(struct run *run, const struct engine_event *event);
+/* The stop string that ended the generation; empty: none did. */
+struct view run_stop_met(const struct run *run);
+/* Says that a generation stands still, and what the engine does. */
+void run_watch(struct run *run);
+
+#endif
