@@ -107,11 +107,7 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
     }
     struct kv_cache_shape cache = engine_cache_shape(plan, &layout);
     TRY(kv_cache_init_shape(&engine->cache, engine->backend, &layout, &cache, error));
-    struct forward_options forward = {
-        .rows_max = plan->step_rows_max,
-        .sequences_max = plan->windows_max,
-        .exports_targets = plan->has_draft_stages,
-    };
+    struct forward_options forward = engine_forward_options(plan);
     TRY(forward_create(
         &engine->forward,
         engine->model,
@@ -124,6 +120,7 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
     if (plan->has_draft_stages) {
         TRY(draft_create(&engine->draft, engine->forward, error));
     }
+    TRY(engine_speculation_create(engine, error));
     return sampler_create(&engine->sampler, config->vocabulary, error);
 }
 
@@ -286,7 +283,6 @@ result engine_open(const struct engine_options *options, struct engine **out, st
     engine->wake = options->wake;
     engine->wake_context = options->wake_context;
     engine->next_id = 1;
-    engine->has_no_speculation = options->has_no_speculation;
     engine->clock = options->clock.monotonic_ms == NULL ? clock_real() : options->clock;
     TRY_NOTE(error, open_files(engine, options, error), "model '%s'", options->model_directory);
     TRY(open_compute(engine, options, error));
@@ -349,6 +345,7 @@ void engine_close(struct engine *engine) {
     schedule_destroy(engine->schedule);
     grammar_vocabulary_destroy(engine->vocabulary);
     sampler_destroy(engine->sampler);
+    engine_speculation_destroy(engine->speculation);
     draft_destroy(engine->draft);
     forward_destroy(engine->forward);
     kv_cache_deinit(&engine->cache);

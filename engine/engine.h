@@ -104,6 +104,7 @@ struct engine_plan {
     int64_t kv_tokens_max; /* that live sequences may hold together, whole blocks */
     bool
         has_draft_stages; /* makes drafts with the model's stages: windows and scratch hold theirs */
+    int32_t drafted_rows_max; /* rows of sequences with drafts in one step; 0: no speculation */
 };
 
 /* Expected errors: those of opening a model; LIMIT when it does not fit, naming the shortfall. */

@@ -18,8 +18,10 @@
 #include "guard.h"
 #include "kv_store.h"
 #include "kv_tier.h"
+#include "lookup.h"
 #include "sampler.h"
 #include "schedule.h"
+#include "speculation.h"
 #include "stop.h"
 
 #define ENGINE_SEQUENCES_DEFAULT 4
@@ -43,6 +45,33 @@ struct kept_logits {
     float values[];     /* [V] */
 };
 
+/* Drafts without a number of their own; tokens that an index of a sequence looks back at. */
+#define ENGINE_DRAFT_DEFAULT 8
+#define ENGINE_LOOKUP_TOKENS 32768
+
+/* What may follow the first `length` tokens of a sequence. */
+struct engine_proposal {
+    int32_t length, count;
+    enum speculation_source source;
+    int32_t grade;
+    int32_t ids[ENGINE_DRAFT_MAX];
+};
+
+/* Drafts of one generation: scheduler_speculate.c. */
+struct engine_drafts {
+    enum speculate mode;   /* SPECULATE_OFF: none, ever */
+    int32_t most;          /* of one step */
+    struct lookup *lookup; /* owned; null: none */
+    struct speculation control;
+    struct engine_proposal copied, guessed; /* from the own text, from the draft stages */
+    int32_t pause, pause_left;              /* steps without a pass of the draft stages */
+    /* Of the step at hand. */
+    int32_t wanted;
+    enum speculation_source source;
+    int32_t grade;
+    int32_t ids[ENGINE_DRAFT_MAX];
+};
+
 /* What a request asked for, and where it is. Of the engine thread once it is admitted; `facts` and
  * what is drawn change while it computes, so callers read context.status instead. */
 struct engine_generation {
@@ -57,8 +86,7 @@ struct engine_generation {
     int32_t contract_count;
     int64_t deadline_ms; /* 0: none */
     uint64_t agent;
-    enum speculate speculation;
-    int32_t draft_max;
+    struct engine_drafts drafts;
     int32_t stop_count;
     struct stop *stop; /* owned; null: none */
     struct stop_state stop_state;
@@ -155,6 +183,7 @@ struct step_entry {
     int32_t draw_first; /* in engine.draws */
     int32_t draw_count; /* tokens drawn: at most drafted + 1 */
     int32_t kept;       /* rows that stay: rows - drafted + drafts that were drawn */
+    int32_t guess;      /* number of its request to the draft stages; -1: none */
 };
 
 struct engine {
@@ -175,7 +204,7 @@ struct engine {
     struct engine_plan plan;
     struct engine_info info;
     struct sampling default_sampling;
-    bool has_no_speculation;
+    struct engine_speculation *speculation; /* null: nobody drafts */
     void (*wake)(void *context);
     void *wake_context;
 
@@ -225,6 +254,10 @@ struct engine {
     void (*observe
     )(void *context, uint64_t sequence, int32_t length, float *logits, int32_t vocabulary);
     void *observe_context;
+    /* Likewise: drafts of at most `most` tokens behind `length` tokens, instead of what is looked up. */
+    int32_t (*suggest
+    )(void *context, uint64_t sequence, int32_t length, int32_t most, int32_t *ids);
+    void *suggest_context;
 };
 
 /* For callers: the engine thread sees that somebody waits, and lets him in between two pieces. */
@@ -255,6 +288,7 @@ MUST_CHECK result engine_plan_fill(
     struct engine_plan *out,
     struct error *error
 );
+struct forward_options engine_forward_options(const struct engine_plan *plan);
 /* The pool: what live sequences can need, and the plan's blocks beside. */
 struct kv_cache_shape
 engine_cache_shape(const struct engine_plan *plan, const struct kv_layout *layout);
@@ -297,6 +331,33 @@ void engine_generation_free(struct engine_generation *generation);
 void engine_kept_release(struct context *context);
 /* Tokens that a generation may make of its sequence: prompt and tokens_max, within the context. */
 int32_t engine_tokens_bound(const struct engine *engine, const struct context *context);
+
+/* ---- scheduler_speculate.c ---- */
+
+/* Bytes beside the forward pass, lookups of all that run at a time included. */
+uint64_t engine_speculation_bytes(const struct engine_plan *plan);
+/* After the forward pass. Expected errors: MEMORY. */
+MUST_CHECK result engine_speculation_create(struct engine *engine, struct error *error);
+void engine_speculation_destroy(struct engine_speculation *speculation);
+/* What a request for at most `tokens_bound` tokens of its sequence asks for. Any thread. Expected
+ * errors: UNSUPPORTED (drafts of stages that are not there), MEMORY. */
+MUST_CHECK result engine_drafts_create(
+    const struct engine *engine,
+    struct engine_drafts *drafts,
+    const struct generation_request *request,
+    int32_t tokens_bound,
+    struct error *error
+);
+void engine_drafts_destroy(struct engine_drafts *drafts);
+/* How many drafts each decoding sequence would have verified: drafts.wanted. Before the rows are
+ * decided about; lock held. */
+void scheduler_drafts_decide(struct engine *engine);
+/* The first `drafted` of these become tokens of the sequence, whose blocks are reserved. Lock held. */
+void scheduler_drafts_append(struct engine *engine, struct context *context, int32_t drafted);
+/* After the draws and forward_keep, without the lock: draft rings, what was accepted, what may come
+ * next. Expected errors: DEVICE. */
+MUST_CHECK result
+scheduler_drafts_propose(struct engine *engine, bool has_drafts, struct error *error);
 
 /* ---- the engine thread ---- */
 

@@ -292,16 +292,28 @@ uint64_t engine_queue_bytes(const struct engine_plan *plan) {
                (sizeof(struct forward_segment) + sizeof(struct step_entry) + sizeof(int32_t));
 }
 
+struct forward_options engine_forward_options(const struct engine_plan *plan) {
+    return (struct forward_options){
+        .rows_max = plan->step_rows_max,
+        .sequences_max = plan->windows_max,
+        .drafted_rows_max = plan->drafted_rows_max,
+        .exports_targets = plan->has_draft_stages,
+    };
+}
+
+static int32_t
+plan_drafted_rows(const struct engine_options *options, const struct engine_plan *plan) {
+    int64_t most = (int64_t)plan->windows_max * (1 + ENGINE_DRAFT_MAX);
+    most = most < plan->step_rows_max ? most : plan->step_rows_max;
+    return options->has_no_speculation ? 0 : (int32_t)most;
+}
+
 static uint64_t plan_scratch(
     const struct engine_options *options,
     const struct model_config *config,
     const struct engine_plan *plan
 ) {
-    struct forward_options shape = {
-        .rows_max = plan->step_rows_max,
-        .sequences_max = plan->windows_max,
-        .exports_targets = plan->has_draft_stages,
-    };
+    struct forward_options shape = engine_forward_options(plan);
     uint64_t drafts = plan->has_draft_stages ? draft_scratch_bytes(config, &shape) : 0;
     uint64_t vocabulary = (uint64_t)config->vocabulary;
     uint64_t logits =
@@ -311,7 +323,8 @@ static uint64_t plan_scratch(
     backend.name = options->backend;
     backend.threads = plan->threads;
     return forward_scratch_bytes(config, &shape) + drafts + logits +
-           backend_scratch_bytes(&backend) + engine_queue_bytes(plan);
+           backend_scratch_bytes(&backend) + engine_queue_bytes(plan) +
+           engine_speculation_bytes(plan);
 }
 
 result engine_plan_fill(
@@ -326,6 +339,7 @@ result engine_plan_fill(
     TRY(fill_counts(options, config, &plan, error));
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
+    plan.drafted_rows_max = plan_drafted_rows(options, &plan);
     plan.has_draft_stages = plans_draft_stages(options, config, size, &plan);
     if (plan.has_draft_stages) {
         kv_layout_add_draft(config, &layout);

@@ -43,9 +43,6 @@ static result check_speculation(const struct generation_request *request, struct
             ENGINE_DRAFT_MAX
         );
     }
-    if (request->speculation == SPECULATE_LOOKUP || request->speculation == SPECULATE_DRAFT) {
-        FAIL(error, UNSUPPORTED, "speculation");
-    }
     return OK;
 }
 
@@ -179,6 +176,7 @@ void engine_generation_free(struct engine_generation *generation) {
     guard_state_destroy(generation->guard_state);
     sampler_history_destroy(generation->history);
     constraint_release(generation->constraint);
+    engine_drafts_destroy(&generation->drafts);
     *generation = (struct engine_generation){0};
 }
 
@@ -214,8 +212,6 @@ static result copy_settings(
     generation->tokens_max = request->tokens_max;
     generation->window = request->window;
     generation->deadline_ms = request->deadline_ms;
-    generation->speculation = request->speculation;
-    generation->draft_max = request->draft_max;
     generation->stop_count = (int32_t)request->stop_count;
     generation->has_contract = request->has_contract;
     generation->contract_count = request->has_contract ? request->contract_count : 0;
@@ -252,16 +248,13 @@ static result make_generation(
         TRY(stop_create(&generation->stop, &stop, error));
     }
     TRY(make_guard(engine, generation, request, error));
+    int64_t tokens = (int64_t)length + (int64_t)request->append_count + request->tokens_max;
+    int64_t most = engine->plan.context_max;
+    int32_t bound = (int32_t)(tokens < most ? tokens : most);
     if (sampling_has_penalties(&request->sampling)) {
-        int64_t tokens = (int64_t)length + (int64_t)request->append_count + request->tokens_max;
-        int64_t most = engine->plan.context_max;
-        TRY(sampler_history_create(
-            &generation->history,
-            engine->info.vocabulary,
-            (int32_t)(tokens < most ? tokens : most),
-            error
-        ));
+        TRY(sampler_history_create(&generation->history, engine->info.vocabulary, bound, error));
     }
+    TRY(engine_drafts_create(engine, &generation->drafts, request, bound, error));
     if (request->constraint != NULL) {
         generation->constraint = constraint_acquire(request->constraint);
         generation->constraint_state = constraint_start(request->constraint);

@@ -76,6 +76,7 @@ describe(const struct engine *engine, const struct context *context, int32_t ind
         .progress_us = context->progress_at_ms * 1000,
         .rows_left = rows,
         .tokens_left = tokens < ENGINE_TOKENS_EXPECTED ? tokens : ENGINE_TOKENS_EXPECTED,
+        .drafts = generation->drafts.wanted,
         .blocks_needed = generation->blocks_needed,
         .is_decoding = rows == 0,
         .is_restoring = context->is_restoring,
@@ -373,8 +374,10 @@ static void add_segment(
     const struct engine_generation *generation = &context->generation;
     const struct kv_sequence *kv = context->kv;
     bool is_run = kv->computed < generation->run_end;
+    int32_t drafted = is_run ? 0 : decided_entry->drafted;
     int32_t rows =
         is_run ? kv_store_rows(&context->binding, decided_entry->rows) : decided_entry->rows;
+    scheduler_drafts_append(engine, context, drafted);
     int32_t end = kv->computed + rows;
     int32_t run_end = is_run ? generation->run_end : end;
     bool has_logits = end == run_end;
@@ -383,26 +386,31 @@ static void add_segment(
         .position = kv->computed,
         .count = rows,
         .prompt_end = run_end,
-        .logits = has_logits ? FORWARD_LOGITS_LAST : FORWARD_LOGITS_NONE,
+        .logits = drafted > 0  ? FORWARD_LOGITS_ALL
+                  : has_logits ? FORWARD_LOGITS_LAST
+                               : FORWARD_LOGITS_NONE,
         .window = is_run && context->binding.is_replay ? WINDOW_REPLAY : WINDOW_EXACT,
         .window_floor_encoder = kv->computed < kv->kept ? context->binding.encoder_floor : 0,
         .window_floor_decoder = kv->decoder_floor,
         .write_floor = kv->kept,
+        .drafted = drafted,
     };
     engine->entries[engine->entry_count++] = (struct step_entry){
         .context = context,
         .segment = engine->segment_count++,
         .rows = rows,
+        .drafted = drafted,
         .kept = rows,
         .has_logits = has_logits,
     };
-    engine->step_rows.rows[is_run ? SCHEDULE_PREFILL : SCHEDULE_DECODE] += rows;
+    engine->step_rows.rows[is_run ? SCHEDULE_PREFILL : SCHEDULE_DECODE] += rows - drafted;
+    engine->step_rows.rows[SCHEDULE_DRAFT] += drafted;
 }
 
 /* Blocks for the rows and for the tokens that are drawn from them. */
-static bool reserve(struct engine *engine, struct context *context) {
+static bool reserve(struct engine *engine, struct context *context, int32_t drafted) {
     struct error error = {0};
-    int32_t tokens = context->kv->length + 1;
+    int32_t tokens = context->kv->length + drafted + 1;
     int32_t most = engine->plan.context_max;
     tokens = tokens < most ? tokens : most;
     if (is_ok(kv_cache_reserve(&engine->cache, context->kv, tokens, &error))) {
@@ -418,7 +426,7 @@ static void add_kept(struct engine *engine) {
         struct context *context = &engine->contexts[c];
         if (is_request(context) && context->state == CONTEXT_ACTIVE &&
             scheduler_has_kept(context) && engine->entry_count < engine->plan.windows_max &&
-            reserve(engine, context)) {
+            reserve(engine, context, 0)) {
             engine->entries[engine->entry_count++] =
                 (struct step_entry){.context = context, .segment = -1, .has_logits = true};
         }
@@ -426,6 +434,7 @@ static void add_kept(struct engine *engine) {
 }
 
 void scheduler_compose(struct engine *engine) {
+    scheduler_drafts_decide(engine);
     engine->segment_count = 0;
     engine->entry_count = 0;
     engine->step_rows = (struct schedule_rows_count){0};
@@ -439,7 +448,7 @@ void scheduler_compose(struct engine *engine) {
     (void)decided(engine, started_us);
     for (int32_t i = 0; i < step.entry_count; i++) {
         struct context *context = &engine->contexts[step.entries[i].number];
-        if (reserve(engine, context)) {
+        if (reserve(engine, context, step.entries[i].drafted)) {
             add_segment(engine, context, &step.entries[i]);
         }
     }

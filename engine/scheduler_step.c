@@ -53,7 +53,7 @@ static result draw_all(struct engine *engine, struct error *error) {
 }
 
 /* Rows behind the first draft that was not drawn leave nothing behind. */
-static void keep_rows(struct engine *engine) {
+static bool keep_rows(struct engine *engine) {
     bool has_drafts = false;
     for (int32_t e = 0; e < engine->entry_count; e++) {
         const struct step_entry *entry = &engine->entries[e];
@@ -65,6 +65,7 @@ static void keep_rows(struct engine *engine) {
     if (has_drafts) {
         forward_keep(engine->forward, engine->kept_rows);
     }
+    return has_drafts;
 }
 
 static result compute(struct engine *engine, struct error *error) {
@@ -73,8 +74,7 @@ static result compute(struct engine *engine, struct error *error) {
         TRY(forward_step(engine->forward, engine->segments, engine->segment_count, NULL, error));
     }
     TRY(draw_all(engine, error));
-    keep_rows(engine);
-    return OK;
+    return scheduler_drafts_propose(engine, keep_rows(engine), error);
 }
 
 /* ---- with the lock --------------------------------------------------------------------------- */
@@ -112,7 +112,8 @@ static void append_draws(struct engine *engine, const struct step_entry *entry) 
     struct context *context = entry->context;
     struct kv_sequence *kv = context->kv;
     if (entry->drafted > 0) {
-        kv_cache_truncate(kv, kv->length - entry->drafted + entry->draw_count - 1);
+        int32_t accepted = entry->draw_count > 0 ? entry->draw_count - 1 : 0;
+        kv_cache_truncate(kv, kv->length - entry->drafted + accepted);
     }
     for (int32_t i = 0; i < entry->draw_count; i++) {
         struct event_entry event = {

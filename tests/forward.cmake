@@ -17,7 +17,7 @@ hearth_test(test_kv_prefix_model SOURCES test_kv_prefix_model.c LIBRARIES engine
 # Four hashes for everything: ids alone tell blocks apart.
 add_test(NAME test_kv_prefix_collisions COMMAND test_kv_prefix_model 7 fffffffffffffffc)
 hearth_test(test_sampler SOURCES test_sampler.c LIBRARIES engine base)
-foreach(test test_engine test_engine_forks)
+foreach(test test_engine test_engine_forks test_engine_speculation)
     hearth_test(${test} SOURCES ${test}.c engine_support.c test_safetensors.c
         LIBRARIES engine kernels base LABELS threads)
 endforeach()

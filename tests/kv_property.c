@@ -218,9 +218,6 @@ void world_open(struct world *world, struct random *random) {
         .threads = random_range(random, 1, 2),
         .context_max = world->model->context,
         .sequences_max = world->sequences_max,
-        /* Half of the time fewer run at a time than live: they take turns. */
-        .windows_max =
-            random_chance(random, 50) ? 0 : random_range(random, 1, world->sequences_max),
         .step_rows_max = steps[random_range(random, 2, (int32_t)COUNT_OF(steps) - 1)],
         .cache_directory = world->has_disk ? world->folder : NULL,
         .cache_memory_bytes = world->has_tiny_pool ? 1 : 0,
@@ -237,9 +234,8 @@ void world_open(struct world *world, struct random *random) {
     }
     world_say(
         world,
-        "open: %d sequences, %d windows (0: all), steps of %d rows, %d threads%s%s%s%s%s",
+        "open: %d sequences, steps of %d rows, %d threads%s%s%s%s%s",
         options.sequences_max,
-        options.windows_max,
         options.step_rows_max,
         options.threads,
         world->has_disk ? ", disk" : "",

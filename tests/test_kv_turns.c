@@ -1,6 +1,6 @@
 /* Sequences that take turns in few window slots give the bits of sequences that never do: parked and
  * brought back, or dropped and rebuilt, inside prompts, during rebuilds, while they decode, whatever
- * replays they depend on, with drafts that are taken back, forked and destroyed while they are parked. Random runs of the KV store over
+ * replays they depend on, forked and destroyed while they are parked. Random runs of the KV store over
  * the forward pass, as the engine drives them; each generation is done again alone, cold, by its
  * contract. Blocks are too few for all: whoever was promised blocks never lacks one. */
 #include "engine/kv_store.h"
@@ -18,7 +18,6 @@
 #define DECODE_MAX   6
 #define RECORDS      8
 #define ROWS_MAX     96
-#define DRAFTS_MAX   3
 #define TRUNK        260
 #define BLOCKS_SPARE 2 /* beside two contexts */
 
@@ -77,7 +76,6 @@ struct turns {
     int64_t now_ms;
     float *logits;
     long generations, contracts, refused, forks_of_parked, ends_parked, snapshot_hits, cancels;
-    long drafts, accepted;
     long parked[MOMENTS], rebuilt[MOMENTS];
     enum moment moments[AGENTS]; /* when each was parked last */
 };
@@ -145,14 +143,6 @@ static struct turns *open_turns(const char *model, int32_t context, bool has_rep
         .windows_max = WINDOWS,
     };
     turns->store = open_store(&turns->bench, &shape, false);
-    const struct forward_options forward = {
-        .rows_max = ROWS_MAX, .sequences_max = 1, .drafted_rows_max = DRAFTS_MAX + 1};
-    struct bench *bench = &turns->bench;
-    forward_destroy(bench->forward);
-    bench->forward = NULL;
-    MUST(forward_create(
-        &bench->forward, bench->model, bench->engram, bench->backend, &bench->cache, &forward, error
-    ));
     shape = (struct kv_cache_shape){.context_max = context, .sequences_max = 1};
     turns->cold_store = open_store(&turns->cold, &shape, true);
     size_t row = (size_t)turns->bench.config->vocabulary * sizeof(float);
@@ -340,42 +330,6 @@ static void finish(struct turns *turns, struct agent *agent) {
     }
 }
 
-/* A step with guesses, some of them wrong: those are taken back, rows, windows and ids. Returns how
- * many rows count. */
-static int32_t run_drafts(struct turns *turns, struct agent *agent, int32_t drafts, float *logits) {
-    struct kv_sequence *kv = agent->sequence;
-    struct bench *bench = &turns->bench;
-    int32_t position = kv->computed;
-    int32_t kept = 1;
-    bool is_right = true;
-    for (int32_t i = 0; i < drafts; i++) {
-        int32_t id = agent->ids[kv->length];
-        is_right = is_right && chance(turns, 70);
-        id = is_right ? id : id + 1;
-        bench_append(bench, kv, &id, 1);
-        kept += is_right;
-    }
-    struct forward_segment segment = {
-        .sequence = kv,
-        .position = position,
-        .count = drafts + 1,
-        .drafted = drafts,
-        .prompt_end = position + drafts + 1,
-        .logits = FORWARD_LOGITS_ALL,
-        .window_floor_decoder = kv->decoder_floor,
-        .write_floor = kv->kept,
-    };
-    MUST(forward_step(bench->forward, &segment, 1, NULL, error));
-    MUST(forward_logits(bench->forward, 0, kept, logits, error));
-    forward_keep(bench->forward, &kept);
-    kv_cache_truncate(kv, position + kept);
-    assert_int_equal(kv->computed, position + kept);
-    kv_store_advance(turns->store, &agent->binding, turns->now_ms);
-    turns->drafts += drafts;
-    turns->accepted += kept - 1;
-    return kept;
-}
-
 static void run(struct turns *turns, struct agent *agent) {
     struct kv_sequence *kv = agent->sequence;
     if (kv->state == NULL) {
@@ -383,19 +337,12 @@ static void run(struct turns *turns, struct agent *agent) {
     }
     size_t row = (size_t)turns->bench.config->vocabulary;
     float *logits = agent->logits + (size_t)agent->logit_count * row;
-    bool is_decoding = kv->computed >= agent->prompt_end && kv->computed >= kv->kept;
-    int32_t left = agent->decode - agent->logit_count - 1;
-    if (is_decoding && left > 0 && chance(turns, 50)) {
-        int32_t drafts = 1 + draw(turns, left < DRAFTS_MAX ? left : DRAFTS_MAX);
-        agent->logit_count += run_drafts(turns, agent, drafts, logits);
-    } else {
-        int32_t rows = 1 + draw(turns, ROWS_MAX);
-        step_of(&turns->bench, turns->store, &agent->binding, agent->prompt_end, rows, logits);
-        if (kv->computed < kv->length) {
-            return;
-        }
-        agent->logit_count++;
+    int32_t rows = 1 + draw(turns, ROWS_MAX);
+    step_of(&turns->bench, turns->store, &agent->binding, agent->prompt_end, rows, logits);
+    if (kv->computed < kv->length) {
+        return;
     }
+    agent->logit_count++;
     if (agent->logit_count <= agent->decode) {
         bench_append(&turns->bench, kv, agent->ids + kv->length, 1);
     }
@@ -452,7 +399,6 @@ static void create(struct turns *turns, struct agent *agent) {
         prompt.contract = record->replays;
         prompt.contract_count = record->replay_count;
         turns->contracts++;
-        kv_store_drop(turns->store, CACHE_TIER_TREE, 0, turns->now_ms); /* rows before it run */
     } else {
         draw_text(turns, agent);
         int32_t most = turns->context - DECODE_MAX;
@@ -607,16 +553,14 @@ run_turns(const char *model, int32_t context, bool has_replays, uint64_t seed, l
     kv_store_count(turns->store, &counts);
     print_message(
         "  %ld generations (%ld by contract), %ld refused, %ld cancels, %ld forks of parked ones, "
-        "%ld ended parked, %ld prompts from snapshots, %ld of %ld drafts kept\n",
+        "%ld ended parked, %ld prompts from snapshots\n",
         turns->generations,
         turns->contracts,
         turns->refused,
         turns->cancels,
         turns->forks_of_parked,
         turns->ends_parked,
-        turns->snapshot_hits,
-        turns->accepted,
-        turns->drafts
+        turns->snapshot_hits
     );
     for (int32_t i = 0; i < MOMENTS; i++) {
         print_message(
@@ -627,7 +571,7 @@ run_turns(const char *model, int32_t context, bool has_replays, uint64_t seed, l
             assert_true(turns->parked[i] > 0 && turns->rebuilt[i] > 0);
         }
     }
-    assert_true(BENCH_IS_SLOW || (turns->refused > 0 && turns->accepted > 0));
+    assert_true(turns->refused > 0);
     close_turns(turns);
 }
 
@@ -644,7 +588,7 @@ static void turns_give_the_bits_of_sequences_alone(void **state) {
 
 static void turns_with_replays_give_the_bits_of_their_contracts(void **state) {
     (void)state;
-    run_turns("golden/tiny-a", 500, true, seed_of(4), BENCH_IS_SLOW ? 10 : 90);
+    run_turns("golden/tiny-a", 500, true, seed_of(3), BENCH_IS_SLOW ? 10 : 90);
 }
 
 static void turns_of_another_model_give_the_same_bits(void **state) {
