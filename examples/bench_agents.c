@@ -1,221 +1,360 @@
-/* Many agents at once on one shared prefix: aggregate tokens per second, time to first token, memory.
+/* Many agents at once: 1, 4, 16 and 64 that share a prefix of 4,096 tokens, each with a message of 100
+ * of its own, after which it samples. What an agent pays beside the weights, and what all of them
+ * gain because a step reads the weights once for all.
  *
- *   bench_agents [MODEL_DIRECTORY [THREADS [TOKENS [PREFIX]]]]
+ *   bench_agents [--model DIR] [--threads N] [--windows N] [--tokens N] [--speculate] [--find]
  *
- * 1, 4, 16 and 64 agents fork from a sequence that computed the prefix, each appends a few tokens of
- * its own, and samples. Weights are read once a step whoever is in it: that is where the gain comes from.
- * Processor time stands beside wall time, since others may use the machine. */
+ * --windows: agents that can run at a time (the others wait, or are parked for one that has a
+ * deadline); --find: every agent sends the whole prompt and the cache finds the prefix, instead of
+ * forks of one parent; --speculate: lookup drafts. Compare lines of one run: a machine that
+ * others use stretches the times, not the gain. */
 #include "engine/engine.h"
 
 #include <pthread.h>
 #include <time.h>
 
-#define AGENTS_MAX 64
-#define OWN_TOKENS 32
+#define PREFIX      4096
+#define MESSAGE     100
+#define AGENTS_MAX  64
+#define TOKENS_MAX  2048
+#define CONTEXT     8192
+#define DEADLINE_MS 600000 /* of every fourth agent, when windows are scarce: it goes first */
 
-static double now_on(clockid_t clock) {
-    struct timespec now;
-    (void)clock_gettime(clock, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+struct settings {
+    const char *model;
+    int32_t threads, windows, tokens;
+    bool speculates, finds;
+};
 
-struct bench {
+struct waker {
     pthread_mutex_t lock;
     pthread_cond_t woken;
     bool is_awake;
-    struct engine *engine;
-    int32_t prefix, tokens, vocabulary;
-    int32_t *ids; /* [prefix + OWN_TOKENS] */
-    uint64_t parent, sequences[AGENTS_MAX];
-    double first[AGENTS_MAX]; /* seconds from the start to its first token */
 };
 
 static void wake(void *context) {
-    struct bench *bench = context;
-    pthread_mutex_lock(&bench->lock);
-    bench->is_awake = true;
-    pthread_cond_signal(&bench->woken);
-    pthread_mutex_unlock(&bench->lock);
+    struct waker *waker = context;
+    pthread_mutex_lock(&waker->lock);
+    waker->is_awake = true;
+    pthread_cond_signal(&waker->woken);
+    pthread_mutex_unlock(&waker->lock);
 }
 
-static struct engine_event next_event(struct bench *bench) {
+static struct engine_event next_event(struct engine *engine, struct waker *waker) {
     struct engine_event event;
-    while (!engine_next_event(bench->engine, &event)) {
-        pthread_mutex_lock(&bench->lock);
-        while (!bench->is_awake) {
-            pthread_cond_wait(&bench->woken, &bench->lock);
+    while (!engine_next_event(engine, &event)) {
+        pthread_mutex_lock(&waker->lock);
+        while (!waker->is_awake) {
+            pthread_cond_wait(&waker->woken, &waker->lock);
         }
-        bench->is_awake = false;
-        pthread_mutex_unlock(&bench->lock);
+        waker->is_awake = false;
+        pthread_mutex_unlock(&waker->lock);
     }
     return event;
 }
 
-static void fill(const struct bench *bench, int32_t from, int32_t count, uint32_t seed) {
+static double now_ms(clockid_t clock) {
+    struct timespec now;
+    (void)clock_gettime(clock, &now);
+    return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
+
+static double resident_kib(void) {
+    CLEANUP(buffer_deinit) struct buffer text = {NULL, 0, 0, 0};
+    buffer_init(&text, 64 << 10);
+    if (is_failed(file_read("/proc/self/status", &text, NULL))) {
+        return 0;
+    }
+    const char *name = "RssAnon:";
+    struct view whole = buffer_view(&text);
+    size_t at = view_find(whole, view_of_text(name), 0);
+    at = at == SIZE_MAX ? whole.length : at + strlen(name);
+    double value = 0;
+    for (; at < whole.length && whole.data[at] != '\n'; at++) {
+        uint8_t byte = whole.data[at];
+        value = byte >= '0' && byte <= '9' ? value * 10 + (byte - '0') : value;
+    }
+    return value;
+}
+
+/* Ids of a fixed generator. */
+static void fill(const struct engine *engine, int32_t *ids, int32_t count, uint32_t seed) {
+    struct engine_info info;
+    engine_get_info(engine, &info);
     for (int32_t i = 0; i < count; i++) {
         seed = seed * 1664525U + 1013904223U;
-        bench->ids[from + i] = 3 + (int32_t)((seed >> 8) % (uint32_t)(bench->vocabulary - 3));
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)info.vocabulary);
+        ids[i] = ids[i] == info.eos_id ? 0 : ids[i];
     }
 }
 
-static result start(struct bench *bench, int32_t agent, struct error *error) {
-    fill(bench, bench->prefix, OWN_TOKENS, (uint32_t)agent + 100);
-    struct engine_info info;
-    engine_get_info(bench->engine, &info);
-    const struct logit_bias no_end = {.id = info.eos_id, .bias = -100};
-    struct generation_request request = {
-        .sequence = bench->sequences[agent],
-        .append = bench->ids + bench->prefix,
-        .append_count = OWN_TOKENS,
-        .sampling = {.temperature = 1, .top_p = 1, .bias = &no_end, .bias_count = 1},
-        .uses_sequence_seed = true,
-        .tokens_max = bench->tokens,
-        .speculation = SPECULATE_OFF,
-    };
-    return engine_generate(bench->engine, &request, error);
+static void engine_cleanup(struct engine **engine) {
+    engine_close(*engine);
 }
 
-static result compute_prefix(struct bench *bench, struct error *error) {
-    fill(bench, 0, bench->prefix, 1);
-    TRY(engine_sequence_create(bench->engine, &bench->parent, error));
-    struct generation_request request = {
-        .sequence = bench->parent,
-        .append = bench->ids,
-        .append_count = (size_t)bench->prefix,
-        .sampling = {.temperature = 1, .top_p = 1, .seed = 1},
-    };
-    return engine_generate(bench->engine, &request, error);
+struct agent {
+    uint64_t sequence;
+    double begun_ms, first_ms;
+};
+
+struct round {
+    int32_t count, started, finished;
+    struct agent agents[AGENTS_MAX];
+    double first_ms[AGENTS_MAX];     /* times to the first token, sorted */
+    double begun_ms, all_ms, end_ms; /* first request, all have a token, last token */
+    double begun_cpu_ms, end_cpu_ms;
+    int32_t sampled, together; /* all tokens; those after all_ms */
+    int32_t drafted, accepted;
+    double begun_kib, end_kib; /* resident beside the mapped weights */
+    struct engine_statistics before, after;
+};
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a;
+    double y = *(const double *)b;
+    return (x > y) - (x < y);
 }
 
-/* Until so many generations ended. */
+/* The parent of all, or what the cache finds. */
 static result
-collect(struct bench *bench, int32_t agents, double begun, int32_t *tokens, struct error *error) {
-    for (int32_t ended = 0; ended < agents;) {
-        struct engine_event event = next_event(bench);
-        for (int32_t a = 0; event.type == ENGINE_TOKEN && a < agents; a++) {
-            if (bench->sequences[a] == event.sequence) {
-                (*tokens)++;
-                bench->first[a] =
-                    bench->first[a] == 0 ? now_on(CLOCK_MONOTONIC) - begun : bench->first[a];
-            }
+run_prefix(struct engine *engine, struct waker *waker, uint64_t *out, struct error *error) {
+    int32_t ids[PREFIX];
+    fill(engine, ids, PREFIX, 1);
+    TRY(engine_sequence_create(engine, out, error));
+    struct generation_request request = {
+        .sequence = *out,
+        .append = ids,
+        .append_count = PREFIX,
+        .sampling = {.top_p = 1},
+    };
+    TRY(engine_generate(engine, &request, error));
+    for (;;) {
+        struct engine_event event = next_event(engine, waker);
+        if (event.type == ENGINE_FINISHED && event.reason == FINISH_ERROR) {
+            FAIL(error, DEVICE, "prefix: %s", event.error.message);
         }
         if (event.type == ENGINE_FINISHED) {
-            ended++;
-            if (event.reason == FINISH_ERROR) {
-                FAIL(error, DEVICE, "%s", event.error.message);
-            }
+            return OK;
         }
     }
+}
+
+static result start_agent(
+    struct engine *engine,
+    const struct settings *settings,
+    uint64_t parent,
+    struct round *round,
+    struct error *error
+) {
+    int32_t ids[PREFIX + MESSAGE];
+    int32_t index = round->started;
+    struct agent *agent = &round->agents[index];
+    fill(engine, ids, PREFIX, 1);
+    fill(engine, ids + PREFIX, MESSAGE, 1000 + (uint32_t)index);
+    if (settings->finds) {
+        TRY(engine_sequence_create(engine, &agent->sequence, error));
+    } else {
+        TRY(engine_sequence_fork(engine, parent, &agent->sequence, error));
+    }
+    bool has_deadline = settings->windows > 0 && index % 4 == 3;
+    agent->begun_ms = now_ms(CLOCK_MONOTONIC);
+    struct generation_request request = {
+        .sequence = agent->sequence,
+        .append = settings->finds ? ids : ids + PREFIX,
+        .append_count = settings->finds ? PREFIX + MESSAGE : MESSAGE,
+        .sampling = {.temperature = 0.8, .top_p = 0.95, .seed = (uint64_t)index + 1},
+        .tokens_max = settings->tokens,
+        .speculation = settings->speculates ? SPECULATE_LOOKUP : SPECULATE_OFF,
+        .deadline_ms = has_deadline ? (int64_t)agent->begun_ms + DEADLINE_MS : 0,
+    };
+    TRY(engine_generate(engine, &request, error));
+    round->started++;
     return OK;
 }
 
-static result run(struct bench *bench, int32_t agents, struct error *error) {
-    struct engine_statistics before;
-    struct engine_statistics after;
-    memset(bench->first, 0, sizeof bench->first);
-    for (int32_t a = 0; a < agents; a++) {
-        TRY(engine_sequence_fork(bench->engine, bench->parent, &bench->sequences[a], error));
+static void take_token(struct round *round, uint64_t sequence) {
+    double now = now_ms(CLOCK_MONOTONIC);
+    for (int32_t i = 0; i < round->count; i++) {
+        struct agent *agent = &round->agents[i];
+        if (agent->sequence == sequence && agent->first_ms == 0) {
+            agent->first_ms = now;
+            round->all_ms = now;
+            round->together = -1; // this one is not behind it
+        }
     }
-    engine_statistics(bench->engine, &before);
-    double wall = now_on(CLOCK_MONOTONIC);
-    double cpu = now_on(CLOCK_PROCESS_CPUTIME_ID);
-    for (int32_t a = 0; a < agents; a++) {
-        TRY(start(bench, a, error));
+    round->sampled++;
+    round->together++;
+    round->end_ms = now;
+}
+
+/* All agents ask at once; returns when the last is done. */
+static result run_agents(
+    struct engine *engine,
+    struct waker *waker,
+    const struct settings *settings,
+    uint64_t parent,
+    struct round *round,
+    struct error *error
+) {
+    engine_statistics(engine, &round->before);
+    round->begun_kib = resident_kib();
+    round->begun_ms = now_ms(CLOCK_MONOTONIC);
+    round->begun_cpu_ms = now_ms(CLOCK_PROCESS_CPUTIME_ID);
+    while (round->started < round->count) {
+        TRY(start_agent(engine, settings, parent, round, error));
     }
-    int32_t tokens = 0;
-    TRY(collect(bench, agents, wall, &tokens, error));
-    double wall_taken = now_on(CLOCK_MONOTONIC) - wall;
-    double cpu_taken = now_on(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-    engine_statistics(bench->engine, &after);
-    double sum = 0;
-    double last = 0;
-    for (int32_t a = 0; a < agents; a++) {
-        sum += bench->first[a];
-        last = bench->first[a] > last ? bench->first[a] : last;
-        engine_sequence_destroy(bench->engine, bench->sequences[a]);
+    while (round->finished < round->count) {
+        struct engine_event event = next_event(engine, waker);
+        if (event.type == ENGINE_TOKEN) {
+            take_token(round, event.sequence);
+        } else if (event.type == ENGINE_FINISHED) {
+            if (event.reason == FINISH_ERROR) {
+                FAIL(error, DEVICE, "agent: %s", event.error.message);
+            }
+            round->finished++;
+            round->drafted += event.facts.drafted;
+            round->accepted += event.facts.accepted;
+        }
     }
-    uint64_t steps = after.total.steps - before.total.steps;
+    round->end_cpu_ms = now_ms(CLOCK_PROCESS_CPUTIME_ID);
+    round->end_kib = resident_kib();
+    engine_statistics(engine, &round->after);
+    for (int32_t i = 0; i < round->count; i++) {
+        round->first_ms[i] = round->agents[i].first_ms - round->agents[i].begun_ms;
+    }
+    qsort(round->first_ms, (size_t)round->count, sizeof *round->first_ms, compare_doubles);
+    return OK;
+}
+
+static void report(const struct round *round, double *one_per_second) {
+    double steps = (double)(round->after.total.steps - round->before.total.steps);
+    double step_us = (double)(round->after.total.step_us - round->before.total.step_us);
+    double together = 1e3 * round->together / (round->end_ms - round->all_ms);
+    if (*one_per_second == 0) {
+        *one_per_second = together;
+    }
     printf(
-        "%3d agents: %8.1f tokens/s (%8.1f a second of processor time), first token after %7.1f ms "
-        "(mean), %7.1f ms (last); %llu steps, %llu rows of prompts, %llu reused, decision %.1f us "
-        "a step, blocks of %d tokens live\n",
-        agents,
-        tokens / wall_taken,
-        tokens / cpu_taken,
-        1e3 * sum / agents,
-        1e3 * last,
-        (unsigned long long)steps,
-        (unsigned long long)(after.total.prefill_rows - before.total.prefill_rows),
-        (unsigned long long)(after.total.reused - before.total.reused),
-        (double)(after.decision_us - before.decision_us) / (double)(steps == 0 ? 1 : steps),
-        after.blocks_used * 128
+        "%6d %9.0f %9.0f %6.2fx %8.0f %8.0f %8.1f %8.1f %8.0f %8.1f %9.1f %6llu %5d/%d\n",
+        round->count,
+        1e3 * round->sampled / (round->end_ms - round->begun_ms),
+        together,
+        together / *one_per_second,
+        round->first_ms[round->count / 2],
+        round->first_ms[round->count - 1],
+        step_us / steps / 1e3,
+        (double)round->after.step_us_max / 1e3,
+        (round->end_cpu_ms - round->begun_cpu_ms) * 1e3 / round->sampled,
+        round->end_kib / 1024,
+        (round->end_kib - round->begun_kib) / round->count,
+        (unsigned long long)(round->after.total.preempted - round->before.total.preempted),
+        round->accepted,
+        round->drafted
+    );
+}
+
+/* An engine of its own for each number of agents, so that none finds what others left. */
+static result run_round(
+    const struct settings *settings, int32_t agents, double *one_per_second, struct error *error
+) {
+    struct waker waker = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    struct engine_options options = {
+        .model_directory = settings->model,
+        .threads = settings->threads,
+        .context_max = CONTEXT,
+        .sequences_max = AGENTS_MAX + 1,
+        .windows_max = settings->windows > 0 ? settings->windows : AGENTS_MAX + 1,
+        .kv_tokens_max = settings->finds ? 0 : 2 * PREFIX + AGENTS_MAX * (MESSAGE + 128 + 384),
+        .wake = wake,
+        .wake_context = &waker,
+    };
+    struct round round = {.count = agents};
+    uint64_t parent = 0;
+    CLEANUP(engine_cleanup) struct engine *engine = NULL;
+    TRY(engine_open(&options, &engine, error));
+    TRY(run_prefix(engine, &waker, &parent, error));
+    TRY(run_agents(engine, &waker, settings, parent, &round, error));
+    report(&round, one_per_second);
+    return OK;
+}
+
+static result run(const struct settings *settings, struct error *error) {
+    static const int32_t agents[] = {1, 4, 16, 64};
+    double one_per_second = 0;
+    printf(
+        "prefix %d, message %d, %d tokens each%s%s\n",
+        PREFIX,
+        MESSAGE,
+        settings->tokens,
+        settings->finds ? ", prefix found in the cache" : ", forks of one parent",
+        settings->speculates ? ", lookup drafts" : ""
+    );
+    printf(
+        "%6s %9s %9s %7s %8s %8s %8s %8s %8s %8s %9s %6s %s\n",
+        "agents",
+        "tokens/s",
+        "together",
+        "gain",
+        "first ms",
+        "max ms",
+        "step ms",
+        "max ms",
+        "cpu us",
+        "MiB",
+        "KiB/agent",
+        "parked",
+        "accepted/drafted"
+    );
+    for (size_t i = 0; i < COUNT_OF(agents); i++) {
+        TRY(run_round(settings, agents[i], &one_per_second, error));
+    }
+    printf(
+        "together: from when all have a token; cpu us: processor time of a token, prompts "
+        "included; "
+        "MiB:\nresident beside the mapped weights, pools included; longest step: the prefix too\n"
     );
     return OK;
 }
 
-static result bench_all(struct bench *bench, struct engine_options *options, struct error *error) {
-    TRY(engine_open(options, &bench->engine, error));
-    struct engine_info info;
-    engine_get_info(bench->engine, &info);
-    bench->vocabulary = info.vocabulary;
-    printf(
-        "%s, %s; prefix of %d tokens, %d sampled by each agent\n",
-        info.model_name,
-        info.backend,
-        bench->prefix,
-        bench->tokens
-    );
-    double begun = now_on(CLOCK_MONOTONIC);
-    int32_t tokens = 0;
-    TRY(compute_prefix(bench, error));
-    TRY(collect(bench, 1, begun, &tokens, error));
-    printf("prefix, cold: %.1f ms\n", 1e3 * (now_on(CLOCK_MONOTONIC) - begun));
-    static const int32_t counts[] = {1, 4, 16, 64};
-    for (size_t i = 0; i < COUNT_OF(counts); i++) {
-        TRY(run(bench, counts[i], error));
+static bool parse(int count, char **arguments, struct settings *settings) {
+    for (int i = 1; i < count; i++) {
+        uint64_t value = 0;
+        const char *name = arguments[i];
+        bool has_number =
+            i + 1 < count && parse_u64(view_of_text(arguments[i + 1]), &value) && value > 0;
+        if (strcmp(name, "--speculate") == 0) {
+            settings->speculates = true;
+        } else if (strcmp(name, "--find") == 0) {
+            settings->finds = true;
+        } else if (strcmp(name, "--model") == 0 && i + 1 < count) {
+            settings->model = arguments[++i];
+        } else if (strcmp(name, "--threads") == 0 && has_number && value <= 64) {
+            settings->threads = (int32_t)value;
+            i++;
+        } else if (strcmp(name, "--windows") == 0 && has_number && value <= AGENTS_MAX) {
+            settings->windows = (int32_t)value;
+            i++;
+        } else if (strcmp(name, "--tokens") == 0 && has_number && value <= TOKENS_MAX) {
+            settings->tokens = (int32_t)value;
+            i++;
+        } else {
+            return false;
+        }
     }
-    struct engine_statistics statistics;
-    engine_statistics(bench->engine, &statistics);
-    printf(
-        "longest step %.1f ms, longest decision %lld us\n",
-        (double)statistics.step_us_max / 1e3,
-        (long long)statistics.decision_us_max
-    );
-    return OK;
+    return true;
 }
 
 int main(int count, char **arguments) {
-    uint64_t numbers[3] = {2, 64, 4096}; /* threads, tokens, prefix */
+    struct settings settings = {.model = EXAMPLES_MINI_MODEL, .threads = 2, .tokens = 128};
     struct error error = {0};
-    for (int i = 2; i < count; i++) {
-        if (i > 4 || !parse_u64(view_of_text(arguments[i]), &numbers[i - 2]) ||
-            numbers[i - 2] == 0 || numbers[i - 2] > 1000000) {
-            (void)fprintf(stderr, "usage: bench_agents [MODEL [THREADS [TOKENS [PREFIX]]]]\n");
-            return 2;
-        }
+    if (!parse(count, arguments, &settings)) {
+        (void)fprintf(
+            stderr,
+            "usage: bench_agents [--model DIR] [--threads N] [--windows N] [--tokens N] "
+            "[--speculate] [--find]\n"
+        );
+        return 2;
     }
-    struct bench bench = {
-        .lock = PTHREAD_MUTEX_INITIALIZER,
-        .woken = PTHREAD_COND_INITIALIZER,
-        .tokens = (int32_t)numbers[1],
-        .prefix = (int32_t)numbers[2],
-    };
-    bench.ids = calloc((size_t)bench.prefix + OWN_TOKENS, sizeof *bench.ids);
-    struct engine_options options = {
-        .model_directory = count > 1 ? arguments[1] : EXAMPLES_MINI_MODEL,
-        .threads = (int32_t)numbers[0],
-        .context_max = bench.prefix + OWN_TOKENS + bench.tokens + 1,
-        .sequences_max = AGENTS_MAX + 1,
-        /* What they have in common is there once. */
-        .kv_tokens_max =
-            (int64_t)AGENTS_MAX * (2 * OWN_TOKENS + bench.tokens + 256) + 2 * bench.prefix,
-        .wake = wake,
-        .wake_context = &bench,
-    };
-    bool is_done = bench.ids != NULL && is_ok(bench_all(&bench, &options, &error));
-    engine_close(bench.engine);
-    free(bench.ids);
-    if (!is_done) {
+    if (is_failed(run(&settings, &error))) {
         (void)fprintf(stderr, "bench_agents: %s\n", error.message);
         return 1;
     }

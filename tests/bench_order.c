@@ -130,6 +130,67 @@ static void time_ops(
     backend_close(fixed);
 }
 
+/* ---- where a step spends its time ---- */
+
+#define FOR_EACH_OP(X)                                                                             \
+    X(embed)                                                                                       \
+    X(stream_mix)                                                                                  \
+    X(stream_collapse)                                                                             \
+    X(stream_update)                                                                               \
+    X(norm)                                                                                        \
+    X(quantize)                                                                                    \
+    X(linear)                                                                                      \
+    X(rope_table)                                                                                  \
+    X(rotate)                                                                                      \
+    X(window_pack)                                                                                 \
+    X(window_commit)                                                                               \
+    X(compress_pool)                                                                               \
+    X(entry_store)                                                                                 \
+    X(index_quantize)                                                                              \
+    X(index_select)                                                                                \
+    X(attention)                                                                                   \
+    X(route)                                                                                       \
+    X(experts)                                                                                     \
+    X(engram_gather)                                                                               \
+    X(engram_gate)                                                                                 \
+    X(keep_rows)
+
+#define OP_NUMBER(name) OP_##name,
+enum op_number { FOR_EACH_OP(OP_NUMBER) OP_COUNT };
+#define OP_NAME(name) #name,
+static const char *const op_names[OP_COUNT] = {FOR_EACH_OP(OP_NAME)};
+static double op_us[OP_COUNT];
+static struct backend op_table; /* what is timed */
+#define OP_TIMED(name)                                                                             \
+    static void timed_##name(struct backend *backend, const struct name##_op *op) {                \
+        double start = now_us();                                                                   \
+        op_table.name(backend, op);                                                                \
+        op_us[OP_##name] += now_us() - start;                                                      \
+    }
+FOR_EACH_OP(OP_TIMED)
+#define OP_FILL(name) backend->name = timed_##name;
+
+static void time_each_op(struct backend *backend) {
+    op_table = *backend;
+    memset(op_us, 0, sizeof op_us);
+    FOR_EACH_OP(OP_FILL)
+}
+
+/* Shares of at least 1 %. Timing takes some 0.1 us a call. */
+static void report_ops(const char *name, double steps) {
+    double sum = 0;
+    for (size_t i = 0; i < OP_COUNT; i++) {
+        sum += op_us[i];
+    }
+    printf("  %s, %.0f us in ops:", name, sum / steps);
+    for (size_t i = 0; i < OP_COUNT; i++) {
+        if (op_us[i] >= 0.01 * sum) {
+            printf(" %s %.0f %%", op_names[i], 100 * op_us[i] / sum);
+        }
+    }
+    printf("\n");
+}
+
 /* ---- steps of the bundled model ---- */
 
 static void fill_ids(int32_t *ids, int32_t count, uint32_t seed, int32_t vocabulary) {
@@ -190,6 +251,12 @@ static void time_decode(struct bench *bench, struct backend tables[2], float *lo
         char name[64];
         (void)snprintf(name, sizeof name, "decode, %d rows at %d tokens", rows, PROMPT);
         report(name, &samples);
+        use_order(bench, tables, false);
+        time_each_op(bench->backend);
+        for (int32_t i = 0; i < pairs; i++) {
+            (void)decode_step(bench, sequences, rows, logits);
+        }
+        report_ops(name, pairs);
     }
     for (int32_t s = 0; s < SEQUENCES; s++) {
         kv_cache_release(&bench->cache, sequences[s]);

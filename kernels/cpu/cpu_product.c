@@ -7,7 +7,7 @@
 
 #include "cpu.h"
 
-#define FEW_ROWS 8 /* see few_rows */
+#define FEW_ROWS 16 /* see few_rows */
 
 /* R x N dots at once. R and N are constants where this is inlined, so the sums stay in registers. */
 LANES_INLINE void dots_tile(
@@ -42,6 +42,10 @@ LANES_INLINE void dots_tile(
                 sums[r][n] = v_fma(a, b[n], sums[r][n]);
             }
         }
+    }
+    if (rows == 4 && outs == 4) {
+        v_reduce_add4x4(sums, out, out_stride);
+        return;
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
@@ -90,6 +94,18 @@ static void dots_rows4(
     dots_rows(x, 4, w, w_stride, outs, in, out, out_stride);
 }
 
+static void dots_rows3(
+    const float *const *x,
+    const float *w,
+    size_t w_stride,
+    int32_t outs,
+    int32_t in,
+    float *out,
+    size_t out_stride
+) {
+    dots_rows(x, 3, w, w_stride, outs, in, out, out_stride);
+}
+
 static void dots_rows2(
     const float *const *x,
     const float *w,
@@ -127,7 +143,7 @@ static void dots(
     size_t out_stride
 ) {
     for (int32_t r = 0; r < rows;) {
-        int32_t step = rows - r >= 4 ? 4 : (rows - r >= 2 ? 2 : 1);
+        int32_t step = int_min(4, rows - r);
         const float *pointers[4];
         for (int32_t i = 0; i < step; i++) {
             pointers[i] = x + (size_t)(index == NULL ? r + i : index[r + i]) * x_stride;
@@ -135,6 +151,8 @@ static void dots(
         float *to = out + (size_t)r * out_stride;
         if (step == 4) {
             dots_rows4(pointers, w, w_stride, outs, in, to, out_stride);
+        } else if (step == 3) {
+            dots_rows3(pointers, w, w_stride, outs, in, to, out_stride);
         } else if (step == 2) {
             dots_rows2(pointers, w, w_stride, outs, in, to, out_stride);
         } else {
@@ -356,6 +374,10 @@ LANES_INLINE void few_tile(
             }
         }
     }
+    if (rows == 4) {
+        v_reduce_add4x4(sums, out, out_stride);
+        return;
+    }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
         float *to = out + (size_t)r * out_stride;
@@ -368,20 +390,22 @@ LANES_INLINE void product_few(enum dtype dtype, const struct product *p) {
     for (int32_t r = 0; r < p->row_count; r++) {
         x[r] = p->x + (size_t)(p->rows == NULL ? r : p->rows[r]) * p->x_stride;
     }
-    for (int32_t r = 0; r < p->row_count; r += 4) {
+    for (int32_t r = 0; r < p->row_count;) {
+        int32_t step = int_min(4, p->row_count - r);
         float *out = p->out + (size_t)r * p->out_stride;
         for (int32_t n = 0; n + 4 <= p->count; n += 4) {
             int32_t first = p->first + n;
-            if (p->row_count - r >= 4) {
+            if (step == 4) {
                 few_tile(dtype, 4, p->weight, first, x + r, out + n, p->out_stride);
-            } else if (p->row_count - r == 3) {
+            } else if (step == 3) {
                 few_tile(dtype, 3, p->weight, first, x + r, out + n, p->out_stride);
-            } else if (p->row_count - r == 2) {
+            } else if (step == 2) {
                 few_tile(dtype, 2, p->weight, first, x + r, out + n, p->out_stride);
             } else {
                 few_tile(dtype, 1, p->weight, first, x + r, out + n, p->out_stride);
             }
         }
+        r += step;
     }
 }
 
@@ -436,9 +460,10 @@ static void product_many(const struct product *p, int32_t first, int32_t count, 
     dots(p->x, p->x_stride, p->rows, p->row_count, panel, in, count, p->in, out, p->out_stride);
 }
 
-/* Rows up to which decoding in registers beats decoding a panel to memory. */
+/* Rows up to which decoding in registers, once for four rows, beats decoding a panel to memory.
+ * Measured on Zen 4 with 256 channels. */
 static int32_t few_rows(enum dtype dtype) {
-    return dtype == DTYPE_BF16 ? FEW_ROWS : (dtype == DTYPE_F32 ? 0 : 4);
+    return dtype == DTYPE_BF16 ? FEW_ROWS : (dtype == DTYPE_F32 ? 0 : 8);
 }
 
 void LANES(cpu_product)(const struct product *product) {

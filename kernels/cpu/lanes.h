@@ -45,6 +45,16 @@ struct index_query {
 #include "lanes_plain.h"
 #endif
 
+#if !defined(CPU_LANES_AVX512)
+/* Sixteen reductions at once: [row][output]. */
+LANES_INLINE void v_reduce_add4x4(v16 sums[4][4], float *out, size_t out_stride) {
+#pragma GCC unroll 4
+    for (size_t r = 0; r < 4; r++) {
+        v_reduce_add4(sums[r][0], sums[r][1], sums[r][2], sums[r][3], out + r * out_stride);
+    }
+}
+#endif
+
 LANES_INLINE v16 v_abs(v16 a) {
     return v_max(a, v_sub(v_set1(0.0F), a));
 }

@@ -100,6 +100,36 @@ LANES_INLINE void v_reduce_add4(v16 a, v16 b, v16 c, v16 d, float *out) {
     );
 }
 
+/* Both halves of a plus b's, then the same of quarters: rows stay in 128-bit lanes of their own. */
+LANES_INLINE v16 z_fold_halves(v16 a, v16 b) {
+    return v_add(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+}
+
+LANES_INLINE v16 z_fold_quarters(v16 a, v16 b) {
+    return v_add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+}
+
+LANES_INLINE void v_reduce_add4x4(v16 sums[4][4], float *out, size_t out_stride) {
+    v16 folded[4];
+#pragma GCC unroll 4
+    for (int n = 0; n < 4; n++) {
+        v16 low = z_fold_halves(sums[0][n], sums[1][n]);
+        v16 high = z_fold_halves(sums[2][n], sums[3][n]);
+        folded[n] = z_fold_quarters(low, high); // four lanes of each row
+    }
+    v16 ab = v_add(
+        _mm512_shuffle_ps(folded[0], folded[1], 0x44), _mm512_shuffle_ps(folded[0], folded[1], 0xee)
+    );
+    v16 cd = v_add(
+        _mm512_shuffle_ps(folded[2], folded[3], 0x44), _mm512_shuffle_ps(folded[2], folded[3], 0xee)
+    );
+    v16 all = v_add(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(all));
+    _mm_storeu_ps(out + out_stride, _mm512_extractf32x4_ps(all, 1));
+    _mm_storeu_ps(out + 2 * out_stride, _mm512_extractf32x4_ps(all, 2));
+    _mm_storeu_ps(out + 3 * out_stride, _mm512_extractf32x4_ps(all, 3));
+}
+
 LANES_INLINE v16 v_load_bf16(const uint16_t *p) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
