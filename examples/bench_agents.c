@@ -105,7 +105,7 @@ struct round {
     double begun_cpu_ms, end_cpu_ms;
     int32_t sampled, together; /* all tokens; those after all_ms */
     int32_t drafted, accepted;
-    double begun_kib, end_kib; /* resident beside the mapped weights */
+    double end_kib; /* resident beside the mapped weights */
     struct engine_statistics before, after;
 };
 
@@ -197,7 +197,6 @@ static result run_agents(
     struct error *error
 ) {
     engine_statistics(engine, &round->before);
-    round->begun_kib = resident_kib();
     round->begun_ms = now_ms(CLOCK_MONOTONIC);
     round->begun_cpu_ms = now_ms(CLOCK_PROCESS_CPUTIME_ID);
     while (round->started < round->count) {
@@ -226,7 +225,17 @@ static result run_agents(
     return OK;
 }
 
-static void report(const struct round *round, double *one_per_second) {
+static void report(
+    struct engine *engine,
+    const struct engine_plan *plan,
+    const struct round *round,
+    double *one_per_second
+) {
+    struct engine_cache_status cache;
+    engine_cache_status(engine, &cache);
+    /* Pools are there from the start, so the process does not grow: what it takes of them. */
+    double blocks = round->after.blocks_used - round->before.blocks_used;
+    double own = blocks * (double)cache.block_bytes / round->count;
     double steps = (double)(round->after.total.steps - round->before.total.steps);
     double step_us = (double)(round->after.total.step_us - round->before.total.step_us);
     double together = 1e3 * round->together / (round->end_ms - round->all_ms);
@@ -245,7 +254,7 @@ static void report(const struct round *round, double *one_per_second) {
         (double)round->after.step_us_max / 1e3,
         (round->end_cpu_ms - round->begun_cpu_ms) * 1e3 / round->sampled,
         round->end_kib / 1024,
-        (round->end_kib - round->begun_kib) / round->count,
+        (own + (double)plan->window_bytes_per_sequence) / 1024,
         (unsigned long long)(round->after.total.preempted - round->before.total.preempted),
         round->accepted,
         round->drafted
@@ -267,13 +276,15 @@ static result run_round(
         .wake = wake,
         .wake_context = &waker,
     };
+    struct engine_plan plan;
     struct round round = {.count = agents};
     uint64_t parent = 0;
+    TRY(engine_plan_make(&options, &plan, error));
     CLEANUP(engine_cleanup) struct engine *engine = NULL;
     TRY(engine_open(&options, &engine, error));
     TRY(run_prefix(engine, &waker, &parent, error));
     TRY(run_agents(engine, &waker, settings, parent, &round, error));
-    report(&round, one_per_second);
+    report(engine, &plan, &round, one_per_second);
     return OK;
 }
 
@@ -308,9 +319,10 @@ static result run(const struct settings *settings, struct error *error) {
         TRY(run_round(settings, agents[i], &one_per_second, error));
     }
     printf(
-        "together: from when all have a token; cpu us: processor time of a token, prompts "
-        "included; "
-        "MiB:\nresident beside the mapped weights, pools included; longest step: the prefix too\n"
+        "together: from when all have a token. cpu us: processor time of a token, prompts "
+        "included. "
+        "MiB: resident\nbeside the mapped weights, pools included. KiB/agent: its own blocks and "
+        "window. Longest step: the prefix too.\n"
     );
     return OK;
 }
