@@ -62,6 +62,7 @@ struct engine_drafts {
     enum speculate mode;   /* SPECULATE_OFF: none, ever */
     int32_t most;          /* of one step */
     struct lookup *lookup; /* owned; null: none */
+    int32_t lookup_from;   /* tokens before the first one that it knows */
     struct speculation control;
     struct engine_proposal copied, guessed; /* from the own text, from the draft stages */
     int32_t pause, pause_left;              /* steps without a pass of the draft stages */

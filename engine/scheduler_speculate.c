@@ -238,19 +238,28 @@ void scheduler_drafts_append(struct engine *engine, struct context *context, int
 
 /* ---- proposing; without the lock ------------------------------------------------------------- */
 
-/* The index knows all tokens of the sequence, those just drawn included. Returns how many these are. */
-static int32_t
-tell_lookup(const struct engine *engine, const struct step_entry *entry, struct lookup *lookup) {
+/* The index knows the last tokens of the sequence, those just drawn included: older ones than its
+ * window would only take time. Returns how many tokens there are. */
+static int32_t tell_lookup(
+    const struct engine *engine, const struct step_entry *entry, struct engine_drafts *drafts
+) {
     const struct kv_sequence *kv = entry->context->kv;
+    struct lookup *lookup = drafts->lookup;
     int32_t before = kv->length - entry->drafted;
+    if (lookup == NULL) {
+        return before + entry->draw_count;
+    }
+    if (lookup_length(lookup) == 0 && before > ENGINE_LOOKUP_TOKENS) {
+        drafts->lookup_from = before - ENGINE_LOOKUP_TOKENS;
+    }
     int32_t ids[IDS_AT_ONCE];
-    while (lookup != NULL && lookup_length(lookup) < before) {
-        int32_t from = lookup_length(lookup);
+    for (int32_t from = drafts->lookup_from + lookup_length(lookup); from < before;) {
         int32_t count = before - from < IDS_AT_ONCE ? before - from : IDS_AT_ONCE;
         kv_cache_read_ids(&engine->cache, kv, from, count, ids);
         lookup_append(lookup, ids, count);
+        from += count;
     }
-    for (int32_t i = 0; lookup != NULL && i < entry->draw_count; i++) {
+    for (int32_t i = 0; i < entry->draw_count; i++) {
         lookup_append(lookup, &engine->draws[entry->draw_first + i].id, 1);
     }
     return before + entry->draw_count;
@@ -447,7 +456,7 @@ result scheduler_drafts_propose(struct engine *engine, bool has_drafts, struct e
         }
         learn(entry);
         if (entry->draw_count > 0 && !generation->has_ended) {
-            int32_t length = tell_lookup(engine, entry, generation->drafts.lookup);
+            int32_t length = tell_lookup(engine, entry, &generation->drafts);
             propose_copy(engine, entry->context, length);
         }
     }
