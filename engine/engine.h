@@ -253,7 +253,9 @@ const char *finish_reason_name(enum finish_reason reason);
 /* Facts of one generation; evaluated + reused = prompt tokens (promise P8), rebuilt apart. Saved rows:
  * reused - rebuilt. */
 struct generation_facts {
-    int32_t prompt_tokens; /* whole context before the first sampled token */
+    /* Whole context before the first sampled token; when that was never reached (a cancel, a deadline,
+     * an error), the part that was reused or evaluated. */
+    int32_t prompt_tokens;
     int32_t reused;        /* of these, global KV that was there: H, the hit position */
     int32_t evaluated;
     int32_t

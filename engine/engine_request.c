@@ -92,6 +92,7 @@ static result check_context(
     const struct engine *engine,
     const struct context *context,
     const struct generation_request *request,
+    int32_t sized_for,
     struct error *error
 ) {
     unsigned long long id = request->sequence;
@@ -101,7 +102,8 @@ static result check_context(
     if (context->is_broken) {
         FAIL(error, INVALID_INPUT, "sequence %llu is lost: a step of it failed", id);
     }
-    if (context->state != CONTEXT_IDLE) {
+    /* What the request owns was sized for the length it had; one that ended since was busy then. */
+    if (context->state != CONTEXT_IDLE || context->length != sized_for) {
         FAIL(error, INVALID_INPUT, "sequence %llu is busy with a generation", id);
     }
     size_t length = (size_t)context->length;
@@ -315,7 +317,7 @@ result engine_generate(
     TRY(make_generation(engine, &made, request, length, error));
     engine_lock(engine);
     struct context *context = engine_context_find(engine, request->sequence);
-    result checked = check_context(engine, context, request, error);
+    result checked = check_context(engine, context, request, length, error);
     if (is_ok(checked)) {
         checked = check_memory(engine, context, request, error);
     }

@@ -52,6 +52,11 @@ static int32_t rows_left(const struct context *context) {
     return left > 0 ? left : 0;
 }
 
+/* Beyond what microseconds can tell: as good as none. */
+static int64_t deadline_us_of(const struct engine_generation *generation) {
+    return generation->deadline_ms > INT64_MAX / 1000 ? 0 : generation->deadline_ms * 1000;
+}
+
 static struct schedule_sequence
 describe(const struct engine *engine, const struct context *context, int32_t index) {
     const struct engine_generation *generation = &context->generation;
@@ -71,7 +76,7 @@ describe(const struct engine *engine, const struct context *context, int32_t ind
                       ? 0
                       : schedule_ledger_served(engine->ledger, generation->agent),
         .queue_number = context->queue_number,
-        .deadline_us = generation->deadline_ms * 1000,
+        .deadline_us = deadline_us_of(generation),
         .since_us = generation->state_at_ms * 1000,
         .progress_us = context->progress_at_ms * 1000,
         .rows_left = rows,
@@ -349,7 +354,8 @@ void scheduler_tell_status(struct context *context, enum engine_wait wait) {
     status->accepted = facts->accepted;
     status->preempted = facts->preempted;
     status->blocks = context->kv == NULL ? 0 : context->kv->block_count;
-    status->blocks_promised = generation->blocks_needed;
+    status->blocks_promised =
+        context->state == CONTEXT_QUEUED ? generation->blocks_needed : context->kv->promised;
 }
 
 void scheduler_boundary(struct engine *engine) {
@@ -407,11 +413,11 @@ static void add_segment(
     engine->step_rows.rows[SCHEDULE_DRAFT] += drafted;
 }
 
-/* Blocks for the rows and for the tokens that are drawn from them. */
+/* Blocks for the rows and for the tokens that are drawn from them, never more than were promised. */
 static bool reserve(struct engine *engine, struct context *context, int32_t drafted) {
     struct error error = {0};
     int32_t tokens = context->kv->length + drafted + 1;
-    int32_t most = engine->plan.context_max;
+    int32_t most = engine_tokens_bound(engine, context);
     tokens = tokens < most ? tokens : most;
     if (is_ok(kv_cache_reserve(&engine->cache, context->kv, tokens, &error))) {
         return true;

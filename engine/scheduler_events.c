@@ -143,6 +143,9 @@ static void fill_facts(struct engine *engine, struct context *context) {
     if (generation->append != NULL) {
         fill_unstarted(context, now_us);
     }
+    /* A prompt that was cut: what was read of it. */
+    int32_t read = facts->reused + facts->evaluated;
+    facts->prompt_tokens = read < facts->prompt_tokens ? read : facts->prompt_tokens;
     if (context->state == CONTEXT_PARKED && generation->parked_at_us > 0) {
         facts->parked_us += now_us - generation->parked_at_us;
     }

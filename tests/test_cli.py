@@ -766,6 +766,21 @@ def test_budgets_stop_with_status_4():
         assert scratch.tree()["stop_reason"] == "turns"
 
 
+def test_time_budget_in_a_prompt_keeps_what_was_read():
+    needs_sandbox()
+    with Scratch() as scratch:
+        words = " ".join(f"word{i * 7919 % 10007}" for i in range(1900))
+        budget = "4s" if is_slow_build() else "0.7s"
+        ran = scratch.run(words, *GREEDY, "--cache", "off", "--threads", "1", "--max-time", budget)
+        check(ran, 4, out="time budget spent")
+        turn = scratch.tree()["agents"][0]["turns"][0]
+        assert turn["is_finished"] and turn["stop_reason"] in ("cancelled", "deadline"), turn
+        cache = turn["cache"]
+        read = cache["evaluated_tokens"] + cache["reused_tokens"]
+        assert read == cache["prompt_tokens"] < turn["token_runs"][0]["count"], turn
+        scratch.check_database()
+
+
 def test_time_budget_ends_a_running_command():
     needs_sandbox()
     with Scratch() as scratch:

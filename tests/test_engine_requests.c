@@ -356,6 +356,11 @@ static void deadline_that_passes_ends_by_name(void **state) {
     struct engine_event end = run_request(&fixture, request, tokens, &count);
     assert_int_equal(end.reason, FINISH_DEADLINE);
     assert_true(count < 256);
+    /* One that no clock will reach is as good as none. */
+    request.deadline_ms = INT64_MAX;
+    request.tokens_max = 4;
+    end = run_request(&fixture, request, tokens, &count);
+    assert_int_equal(end.reason, FINISH_LENGTH);
     close_engine(&fixture);
 }
 
@@ -433,6 +438,12 @@ static void requests_wait_for_blocks_or_are_refused(void **state) {
     assert_int_equal(statistics.request_count, 2);
     assert_int_equal(statistics.waiting_for_memory, 1);
     assert_int_equal(statistics.blocks_total, 4);
+    for (int32_t i = 0; i < 2; i++) {
+        const struct engine_request_status *request = &statistics.requests[i];
+        if (request->sequence == first) {
+            assert_int_equal(request->blocks + request->blocks_promised, 3);
+        }
+    }
     while (event.type != ENGINE_FINISHED) {
         event = next_event(&fixture);
         assert_true(event.sequence == first);
@@ -449,6 +460,37 @@ static void requests_wait_for_blocks_or_are_refused(void **state) {
     assert_true(end.reason == FINISH_LENGTH || end.reason == FINISH_EOS);
     engine_statistics(fixture.engine, &statistics);
     assert_int_equal(statistics.blocks_promised, 0);
+    close_engine(&fixture);
+}
+
+/* No token follows, so no block for one is asked for. */
+static void prompt_alone_takes_no_more_than_its_blocks(void **state) {
+    (void)state;
+    char path[TEST_PATH_MAX];
+    struct fixture fixture;
+    model_directory(path);
+    open_options(
+        &fixture,
+        &(struct engine_options
+        ){.model_directory = path,
+          .threads = 1,
+          .context_max = 1024,
+          .sequences_max = 1,
+          .kv_tokens_max = KV_BLOCK_TOKENS,
+          .has_no_prefix_cache = true,
+          .step_rows_max = 32}
+    );
+    int32_t prompt[KV_BLOCK_TOKENS];
+    make_prompt(prompt, KV_BLOCK_TOKENS, 1);
+    uint64_t sequence = create(&fixture);
+    must_generate(&fixture, sequence, prompt, KV_BLOCK_TOKENS, 0);
+    int32_t tokens[1];
+    int32_t count = 0;
+    struct engine_event end = collect(&fixture, sequence, tokens, &count);
+    if (end.reason == FINISH_ERROR) {
+        print_error("%s\n", end.error.message);
+    }
+    assert_int_equal(end.reason, FINISH_LENGTH);
     close_engine(&fixture);
 }
 
@@ -557,6 +599,7 @@ int main(void) {
         cmocka_unit_test(deadline_that_passes_ends_by_name),
         cmocka_unit_test(forks_have_seeds_of_their_own),
         cmocka_unit_test(requests_wait_for_blocks_or_are_refused),
+        cmocka_unit_test(prompt_alone_takes_no_more_than_its_blocks),
         cmocka_unit_test(idle_engine_takes_no_cpu),
         cmocka_unit_test(statistics_sum_to_the_facts),
         cmocka_unit_test(cancelled_prompt_leaves_blocks_as_cache),
