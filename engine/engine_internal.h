@@ -310,6 +310,9 @@ struct engine_queue_size {
 };
 struct engine_queue_size engine_queue_size(const struct engine_plan *plan);
 uint64_t engine_queue_bytes(const struct engine_plan *plan);
+/* What one request owns at most, its index for drafts (engine_speculation_bytes) and a constraint, which
+ * its caller makes, apart. */
+uint64_t engine_request_bytes(const struct engine_plan *plan, int32_t vocabulary);
 void engine_root_lineage(
     const struct engine *engine, uint32_t numerics, char out[SHA256_HEX_BYTES]
 );
@@ -335,7 +338,7 @@ int32_t engine_tokens_bound(const struct engine *engine, const struct context *c
 
 /* ---- scheduler_speculate.c ---- */
 
-/* Bytes beside the forward pass, lookups of all that run at a time included. */
+/* Bytes beside the forward pass, the lookups of all requests included. */
 uint64_t engine_speculation_bytes(const struct engine_plan *plan);
 /* After the forward pass. Expected errors: MEMORY. */
 MUST_CHECK result engine_speculation_create(struct engine *engine, struct error *error);

@@ -288,6 +288,7 @@ uint64_t engine_queue_bytes(const struct engine_plan *plan) {
            (size.events + size.pending) * sizeof(struct event_entry) +
            size.endings * sizeof(struct event_ending) + size.draws * sizeof(struct sampled_token) +
            schedule_bytes(narrow_i32((int64_t)size.contexts)) +
+           schedule_ledger_bytes(narrow_i32((int64_t)size.contexts)) +
            (size_t)plan->windows_max *
                (sizeof(struct forward_segment) + sizeof(struct step_entry) + sizeof(int32_t));
 }
@@ -308,6 +309,13 @@ plan_drafted_rows(const struct engine_options *options, const struct engine_plan
     return options->has_no_speculation ? 0 : (int32_t)most;
 }
 
+uint64_t engine_request_bytes(const struct engine_plan *plan, int32_t vocabulary) {
+    uint64_t ids = ((uint64_t)plan->context_max + 1) * sizeof(int32_t);
+    uint64_t biases = SAMPLING_BIAS_MAX * sizeof(struct logit_bias);
+    return ids + biases + stop_bytes((uint64_t)STOP_STRINGS_MAX * STOP_STRING_BYTES_MAX) +
+           guard_bytes() + sampler_history_bytes(vocabulary, plan->context_max);
+}
+
 static uint64_t plan_scratch(
     const struct engine_options *options,
     const struct model_config *config,
@@ -324,7 +332,8 @@ static uint64_t plan_scratch(
     backend.threads = plan->threads;
     return forward_scratch_bytes(config, &shape) + drafts + logits +
            backend_scratch_bytes(&backend) + engine_queue_bytes(plan) +
-           engine_speculation_bytes(plan);
+           engine_speculation_bytes(plan) + sampler_bytes(config->vocabulary) +
+           (uint64_t)plan->sequences_max * engine_request_bytes(plan, config->vocabulary);
 }
 
 result engine_plan_fill(

@@ -7,7 +7,8 @@
 
 #include <assert.h>
 
-#define LOOP_TIMES_MAX 1000000
+#define LOOP_TIMES_MAX   1000000
+#define MARKER_BYTES_MAX 64 /* of one text of the chat format */
 
 struct guard {
     struct guard_limits limits;
@@ -133,6 +134,11 @@ result guard_create(
     }
     *out = guard;
     return OK;
+}
+
+uint64_t guard_bytes(void) {
+    return sizeof(struct guard) + sizeof(struct guard_state) +
+           2 * stop_bytes((uint64_t)GUARD_MARKERS_MAX * MARKER_BYTES_MAX);
 }
 
 void guard_destroy(struct guard *guard) {

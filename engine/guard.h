@@ -58,6 +58,8 @@ MUST_CHECK result guard_create(
     struct error *error
 );
 void guard_destroy(struct guard *guard);
+/* Bytes that a guard with the markers of the chat format and a state take at most. */
+uint64_t guard_bytes(void);
 
 struct guard_state;
 /* Of one generation; `thinks` when its prompt ends inside thinking. 3 KB. Expected errors: MEMORY. */

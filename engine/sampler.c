@@ -27,6 +27,12 @@ result sampler_create(struct sampler **out, int32_t vocabulary, struct error *er
     return OK;
 }
 
+uint64_t sampler_bytes(int32_t vocabulary) {
+    const struct sampler *none = NULL;
+    return sizeof *none + (uint64_t)vocabulary * (sizeof *none->heap + sizeof *none->weights +
+                                                  sizeof *none->logits + sizeof *none->ids);
+}
+
 void sampler_destroy(struct sampler *sampler) {
     if (sampler != NULL) {
         free(sampler->ids);

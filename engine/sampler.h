@@ -18,6 +18,8 @@ struct sampler_history;
 /* Holds scratch for `vocabulary` candidates; a draw allocates nothing. Expected errors: MEMORY. */
 MUST_CHECK result sampler_create(struct sampler **out, int32_t vocabulary, struct error *error);
 void sampler_destroy(struct sampler *sampler);
+/* Bytes that sampler_create takes, for the memory plan. */
+uint64_t sampler_bytes(int32_t vocabulary);
 
 /* The tokens of one generation, for penalties: to be had only when sampling_has_penalties. Room for
  * `tokens_max` tokens of prompt and generation (never more than `vocabulary` distinct ones): 20 to 28
@@ -27,6 +29,8 @@ MUST_CHECK result sampler_history_create(
     struct sampler_history **out, int32_t vocabulary, int32_t tokens_max, struct error *error
 );
 void sampler_history_destroy(struct sampler_history *history);
+/* Bytes that sampler_history_create takes. */
+uint64_t sampler_history_bytes(int32_t vocabulary, int32_t tokens_max);
 /* The prompt (the whole context before the first token sampled): only repetition_penalty counts it.
  * Before the first push; at most tokens_max ids with what is pushed later. */
 void sampler_history_prompt(struct sampler_history *history, const int32_t *ids, int32_t count);

@@ -11,15 +11,30 @@ struct sampler_history {
     struct sampler_history_entry *entries; /* [capacity] */
 };
 
-result sampler_history_create(
-    struct sampler_history **out, int32_t vocabulary, int32_t tokens_max, struct error *error
-) {
-    ASSERT(vocabulary > 0 && tokens_max >= 0);
-    int32_t capacity = tokens_max < vocabulary ? tokens_max : vocabulary;
+static int32_t capacity_of(int32_t vocabulary, int32_t tokens_max) {
+    return tokens_max < vocabulary ? tokens_max : vocabulary;
+}
+
+static size_t slots_of(int32_t capacity) {
     size_t slots = 16;
     while (slots < (size_t)capacity * 2) {
         slots *= 2;
     }
+    return slots;
+}
+
+uint64_t sampler_history_bytes(int32_t vocabulary, int32_t tokens_max) {
+    int32_t capacity = capacity_of(vocabulary, tokens_max);
+    return sizeof(struct sampler_history) + slots_of(capacity) * sizeof(int32_t) +
+           ((uint64_t)capacity + 1) * sizeof(struct sampler_history_entry);
+}
+
+result sampler_history_create(
+    struct sampler_history **out, int32_t vocabulary, int32_t tokens_max, struct error *error
+) {
+    ASSERT(vocabulary > 0 && tokens_max >= 0);
+    int32_t capacity = capacity_of(vocabulary, tokens_max);
+    size_t slots = slots_of(capacity);
     struct sampler_history *history = calloc(1, sizeof *history);
     int32_t *slot_array = calloc(slots, sizeof *slot_array);
     struct sampler_history_entry *entries = calloc((size_t)capacity + 1, sizeof *entries);

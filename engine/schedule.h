@@ -102,6 +102,8 @@ struct schedule_ledger;
 MUST_CHECK result
 schedule_ledger_create(struct schedule_ledger **out, int32_t agents_max, struct error *error);
 void schedule_ledger_destroy(struct schedule_ledger *ledger);
+/* Bytes that schedule_ledger_create takes. */
+uint64_t schedule_ledger_bytes(int32_t agents_max);
 /* A generation of that agent begins (the agent is active as long as one runs). The number of
  * active agents never exceeds agents_max (asserted); inactive ones are forgotten when room is
  * needed, those that were served least first. */

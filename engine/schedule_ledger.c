@@ -33,6 +33,10 @@ schedule_ledger_create(struct schedule_ledger **out, int32_t agents_max, struct 
     return OK;
 }
 
+uint64_t schedule_ledger_bytes(int32_t agents_max) {
+    return sizeof(struct schedule_ledger) + (uint64_t)agents_max * sizeof(struct agent);
+}
+
 void schedule_ledger_destroy(struct schedule_ledger *ledger) {
     if (ledger != NULL) {
         free(ledger->agents);

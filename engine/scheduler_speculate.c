@@ -38,11 +38,13 @@ uint64_t engine_speculation_bytes(const struct engine_plan *plan) {
     }
     int32_t window =
         plan->context_max < ENGINE_LOOKUP_TOKENS ? plan->context_max : ENGINE_LOOKUP_TOKENS;
-    uint64_t each = lookup_bytes(window);
+    uint64_t each = 0;
     if (plan->has_draft_stages) {
-        each += sizeof(struct guess) + sizeof(struct draft_request) + sizeof(struct draft_proposal);
+        each = sizeof(struct guess) + sizeof(struct draft_request) + sizeof(struct draft_proposal);
     }
-    return sizeof(struct engine_speculation) + (uint64_t)plan->windows_max * each;
+    /* A request has its index from the beginning, while it waits too. */
+    return sizeof(struct engine_speculation) + (uint64_t)plan->windows_max * each +
+           (uint64_t)plan->sequences_max * lookup_bytes(window);
 }
 
 result engine_speculation_create(struct engine *engine, struct error *error) {

@@ -113,6 +113,10 @@ result stop_create(struct stop **out, const struct stop_options *options, struct
     return OK;
 }
 
+uint64_t stop_bytes(uint64_t string_bytes) {
+    return sizeof(struct stop) + (string_bytes + 1) * (1 + sizeof(uint16_t));
+}
+
 void stop_destroy(struct stop *stop) {
     if (stop != NULL) {
         free(stop->fallbacks);

@@ -32,6 +32,8 @@ MUST_CHECK result stop_check(const struct stop_options *options, struct error *e
 MUST_CHECK result
 stop_create(struct stop **out, const struct stop_options *options, struct error *error);
 void stop_destroy(struct stop *stop);
+/* Bytes that stop_create takes for strings of so many bytes together. */
+uint64_t stop_bytes(uint64_t string_bytes);
 
 /* How much of each string the text ends with. Zeroed: the beginning. */
 struct stop_state {

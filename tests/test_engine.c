@@ -127,7 +127,10 @@ static void cancel_in_prompt_keeps_sequence_usable(void **state) {
     event = collect(&fixture, sequence, tokens, &count);
     /* The step at hand ends first; on a fast machine that may have been the last one. */
     assert_true(event.reason == FINISH_CANCELLED || event.reason == FINISH_LENGTH);
+    assert_int_equal(event.facts.evaluated + event.facts.reused, event.facts.prompt_tokens);
     if (event.reason == FINISH_CANCELLED && count == 0) {
+        assert_true(event.facts.prompt_tokens < PROMPT - 10);
+        assert_int_equal(engine_sequence_length(fixture.engine, sequence), PROMPT - 10);
         must_generate(&fixture, sequence, prompt + PROMPT - 10, 10, 20);
         event = collect(&fixture, sequence, tokens, &count);
         check_facts(&event.facts, count);
@@ -521,7 +524,9 @@ static void plan_counts_queues_and_bounds_blocks(void **state) {
     uint64_t logits = (4096 - 16) * (uint64_t)VOCABULARY * sizeof(float);
     uint64_t queues = engine_queue_bytes(&many) - engine_queue_bytes(&few);
     assert_true(queues > 50000000);
-    assert_true(many.scratch_bytes - few.scratch_bytes >= logits + queues);
+    uint64_t requests = (4096 - 16) * engine_request_bytes(&few, VOCABULARY);
+    uint64_t lookups = (4096 - 16) * lookup_bytes(128);
+    assert_true(many.scratch_bytes - few.scratch_bytes >= logits + queues + requests + lookups);
     struct model_config *config = calloc(1, sizeof *config);
     struct model_size size;
     assert_non_null(config);

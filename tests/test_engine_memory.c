@@ -1,6 +1,6 @@
 /* Opening an engine while the nth allocation fails: an error each time, nothing left behind (the leak
- * sanitizer watches), and it opens when memory is back. And once it is open, tokens allocate nothing. */
-#include "engine/engine.h"
+ * sanitizer watches), and it opens when memory is back. And once it is open, tokens allocate nothing, and requests what the plan has for them. */
+#include "engine/engine_internal.h"
 #include "failing_memory.h"
 #include "test_safetensors.h"
 
@@ -97,9 +97,62 @@ static void tokens_allocate_nothing_after_start(void **state) {
     engine_close(engine);
 }
 
+/* Everything that a request can ask for, at its largest. */
+static void request_takes_what_the_plan_has_for_it(void **state) {
+    (void)state;
+    char path[TEST_PATH_MAX];
+    find_model(path);
+    struct engine_options options = {.model_directory = path, .threads = 1, .context_max = 1500};
+    struct engine *engine = NULL;
+    struct error error = {0};
+    uint64_t sequence = 0;
+    assert_true(is_ok(engine_open(&options, &engine, &error)));
+    int32_t vocabulary = engine->info.vocabulary;
+    struct sampler *sampler = NULL;
+    size_t before = failing_memory_bytes();
+    assert_true(is_ok(sampler_create(&sampler, vocabulary, &error)));
+    assert_int_equal(failing_memory_bytes() - before, sampler_bytes(vocabulary));
+    sampler_destroy(sampler);
+    static int32_t ids[1499];
+    static struct logit_bias bias[SAMPLING_BIAS_MAX];
+    static char text[STOP_STRINGS_MAX][STOP_STRING_BYTES_MAX];
+    struct view stops[STOP_STRINGS_MAX];
+    for (int32_t i = 0; i < STOP_STRINGS_MAX; i++) {
+        memset(text[i], 'a' + i % 26, STOP_STRING_BYTES_MAX);
+        stops[i] = view_of(text[i], STOP_STRING_BYTES_MAX);
+    }
+    for (int32_t i = 0; i < SAMPLING_BIAS_MAX; i++) {
+        bias[i].id = i;
+    }
+    assert_true(is_ok(engine_sequence_create(engine, &sequence, &error)));
+    const struct generation_request request = {
+        .sequence = sequence,
+        .append = ids,
+        .append_count = COUNT_OF(ids),
+        .sampling =
+            {.temperature = 1,
+             .top_p = 1,
+             .repetition_penalty = 1.1,
+             .bias = bias,
+             .bias_count = SAMPLING_BIAS_MAX},
+        .tokens_max = 1500,
+        .stops = stops,
+        .stop_count = STOP_STRINGS_MAX,
+        .guard = {.loop_span_max = 8, .loop_times = 4, .loop_tokens = 8, .call_max = 100},
+    };
+    before = failing_memory_bytes();
+    assert_true(is_ok(engine_generate(engine, &request, &error)));
+    uint64_t taken = failing_memory_bytes() - before;
+    uint64_t planned = engine_request_bytes(&engine->plan, vocabulary) + lookup_bytes(1500);
+    print_message("%llu of %llu bytes\n", (unsigned long long)taken, (unsigned long long)planned);
+    assert_true(taken <= planned && taken >= planned - planned / 100);
+    engine_close(engine);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_allocate_nothing_after_start),
+        cmocka_unit_test(request_takes_what_the_plan_has_for_it),
         cmocka_unit_test(open_survives_any_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
