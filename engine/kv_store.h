@@ -172,6 +172,12 @@ void kv_store_end(struct kv_store *store, struct kv_binding *binding, int64_t no
 void kv_store_park(
     struct kv_store *store, struct kv_binding *binding, bool is_preempted, int64_t now_ms
 );
+/* About how many rows will have to run again should this sequence, which has a slot, be parked now: none
+ * while the pool has room, else those of its own rebuild (another one's, which gives way, are about as
+ * many). `prompt_end` as for kv_store_resume. */
+int32_t kv_store_rebuild_rows(
+    const struct kv_store *store, const struct kv_binding *binding, int32_t prompt_end
+);
 /* What a sequence that goes on has to do. */
 struct kv_resumption {
     bool

@@ -55,6 +55,20 @@ static void rebuild(struct kv_store *store, struct kv_binding *binding, int32_t 
     store->counts.resumed_rows += (uint64_t)(stored - (int32_t)start);
 }
 
+int32_t kv_store_rebuild_rows(
+    const struct kv_store *store, const struct kv_binding *binding, int32_t prompt_end
+) {
+    const struct kv_sequence *sequence = binding->sequence;
+    if (sequence == NULL || kv_window_has_room(store->windows)) {
+        return 0;
+    }
+    int32_t stored = sequence->computed > sequence->kept ? sequence->computed : sequence->kept;
+    int64_t entries = stored - reach(store, store->options.encoder_layers);
+    int64_t windows = prompt_end - reach(store, store->options.layers) - 1;
+    int64_t start = windows < entries ? windows : entries;
+    return stored - (int32_t)(start > 0 ? start : 0);
+}
+
 void kv_store_park(
     struct kv_store *store, struct kv_binding *binding, bool is_preempted, int64_t now_ms
 ) {

@@ -604,6 +604,10 @@ bool kv_window_is_parked(const struct kv_window *pool, uint64_t ticket) {
     return slot_of_ticket(pool, ticket) >= 0;
 }
 
+bool kv_window_has_room(const struct kv_window *pool) {
+    return pool->counts.parked < pool->counts.slots;
+}
+
 /* A whole state in the shape of an encoder snapshot. */
 static void pack_encoder(struct kv_window *pool, int32_t number) {
     const struct kv_layout *layout = &pool->options.cache->layout;

@@ -134,6 +134,8 @@ uint64_t kv_window_file(
     int64_t now_ms
 );
 bool kv_window_is_parked(const struct kv_window *pool, uint64_t ticket);
+/* Whether one more can be parked without another parked one being dropped. */
+bool kv_window_has_room(const struct kv_window *pool);
 
 /* ---- both ---- */
 

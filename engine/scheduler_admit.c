@@ -52,6 +52,18 @@ static int32_t rows_left(const struct context *context) {
     return left > 0 ? left : 0;
 }
 
+/* That it costs to take its slot away. */
+static int32_t rebuild_rows(const struct engine *engine, const struct context *context) {
+    if (context->state != CONTEXT_ACTIVE) {
+        return 0;
+    }
+    int32_t length = context->kv->length;
+    int32_t run_end = context->generation.run_end;
+    return kv_store_rebuild_rows(
+        engine->store, &context->binding, run_end > length ? run_end : length
+    );
+}
+
 /* Beyond what microseconds can tell: as good as none. */
 static int64_t deadline_us_of(const struct engine_generation *generation) {
     return generation->deadline_ms > INT64_MAX / 1000 ? 0 : generation->deadline_ms * 1000;
@@ -83,6 +95,7 @@ describe(const struct engine *engine, const struct context *context, int32_t ind
         .tokens_left = tokens < ENGINE_TOKENS_EXPECTED ? tokens : ENGINE_TOKENS_EXPECTED,
         .drafts = generation->drafts.wanted,
         .blocks_needed = generation->blocks_needed,
+        .rebuild_rows = rebuild_rows(engine, context),
         .is_decoding = rows == 0,
         .is_restoring = context->is_restoring,
         .is_preemptible = true,

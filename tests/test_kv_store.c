@@ -1,7 +1,7 @@
 /* What the KV store decides, over blocks that nobody computed: lists of replays when work is cut
  * short or branches off, lineages that files invent, flushing to a disk that is slow. What it means
  * for results is tested with the engine. */
-#include "engine/kv_store.h"
+#include "engine/kv_store_internal.h"
 #include "engine/kv_tier.h"
 #include "kv_tier_support.h"
 
@@ -322,6 +322,25 @@ static void end_while_parked_keeps_the_windows(void **state) {
     close_bench(bench);
 }
 
+/* Rows that the store expects to run again when everything in its pool is parked. */
+static int32_t foreseen_when_full(struct bench *bench, struct live *live, int32_t prompt_end) {
+    enum { SLOTS_MAX = 16 };
+    uint64_t tickets[SLOTS_MAX];
+    struct kv_window *pool = bench->store->windows;
+    int32_t count = 0;
+    for (; kv_window_has_room(pool); count++) {
+        assert_true(count < SLOTS_MAX);
+        tickets[count] = kv_window_park(pool, live->sequence, 0, 1);
+        assert_true(tickets[count] != 0);
+    }
+    assert_true(count > 0);
+    int32_t rows = kv_store_rebuild_rows(bench->store, &live->binding, prompt_end);
+    while (count > 0) {
+        kv_window_leave(pool, tickets[--count]);
+    }
+    return rows;
+}
+
 /* Where rows begin again when the state was dropped: architecture section 4, with W - 1 = 7, E = 3,
  * L = 6. */
 static void dropped_state_is_rebuilt_from_where_windows_reach(void **state) {
@@ -332,6 +351,8 @@ static void dropped_state_is_rebuilt_from_where_windows_reach(void **state) {
     struct kv_prompt prompt = {.tokens = bench->text, .count = 301};
     begin(bench, &live, &prompt);
     run(bench, &live, 201); /* inside the prompt: entries from 201 on are missing */
+    assert_int_equal(kv_store_rebuild_rows(bench->store, &live.binding, 301), 0);
+    assert_int_equal(foreseen_when_full(bench, &live, 301), 3 * 7);
     kv_store_park(bench->store, &live.binding, true, 1);
     kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
     assert_true(kv_store_resume(bench->store, &live.binding, 301, 1, &resumption));
@@ -347,6 +368,7 @@ static void dropped_state_is_rebuilt_from_where_windows_reach(void **state) {
     assert_int_equal(resumption.start, 201 - 3 * 7);
     run(bench, &live, 301);
     append(bench, &live, bench->text, 302);
+    assert_int_equal(foreseen_when_full(bench, &live, 302), 301 - (302 - 6 * 7 - 1));
     kv_store_park(bench->store, &live.binding, true, 1);
     kv_store_drop(bench->store, CACHE_TIER_SNAPSHOTS, 0, 1);
     assert_true(kv_store_resume(bench->store, &live.binding, 302, 1, &resumption));
