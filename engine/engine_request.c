@@ -33,7 +33,16 @@ stop_options_of(const struct engine *engine, const struct generation_request *re
     };
 }
 
-static result check_speculation(const struct generation_request *request, struct error *error) {
+/* A value that no name stands for. */
+static result check_modes(const struct generation_request *request, struct error *error) {
+    int64_t window = (int64_t)request->window;
+    int64_t speculation = (int64_t)request->speculation;
+    if (window != WINDOW_EXACT && window != WINDOW_REPLAY) {
+        FAIL(error, INVALID_INPUT, "there is no window mode %lld", (long long)window);
+    }
+    if (speculation < SPECULATE_AUTO || speculation > SPECULATE_DRAFT) {
+        FAIL(error, INVALID_INPUT, "there is no speculation %lld", (long long)speculation);
+    }
     if (request->draft_max < 0 || request->draft_max > ENGINE_DRAFT_MAX) {
         FAIL(
             error,
@@ -50,13 +59,17 @@ static result check_deadline(
     const struct engine *engine, const struct generation_request *request, struct error *error
 ) {
     int64_t now_ms = engine_now_ms(engine);
-    if (request->deadline_ms < 0 || (request->deadline_ms != 0 && request->deadline_ms <= now_ms)) {
+    int64_t deadline_ms = request->deadline_ms;
+    if (deadline_ms < 0) {
+        FAIL(error, INVALID_INPUT, "a deadline of %lld ms is negative", (long long)deadline_ms);
+    }
+    if (deadline_ms != 0 && deadline_ms <= now_ms) {
         FAIL(
             error,
             INVALID_INPUT,
             "a deadline of %lld ms, which passed %lld ms ago",
-            (long long)request->deadline_ms,
-            (long long)(now_ms - request->deadline_ms)
+            (long long)deadline_ms,
+            (long long)(now_ms - deadline_ms)
         );
     }
     return OK;
@@ -70,7 +83,7 @@ static result check_request(
     if (request->tokens_max < 0) {
         FAIL(error, INVALID_INPUT, "tokens_max is %d", request->tokens_max);
     }
-    TRY(check_speculation(request, error));
+    TRY(check_modes(request, error));
     TRY(check_deadline(engine, request, error));
     struct stop_options stop = stop_options_of(engine, request);
     TRY(stop_check(&stop, error));

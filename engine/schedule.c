@@ -203,10 +203,12 @@ void schedule_admit(
             hurry(key, machine, sequences[i].since_us, SCHEDULE_PATIENCE_US);
         }
     }
+    bool is_idle = queued == count;
     sort(schedule->keys, schedule->spare, queued, comes_before);
     out->admit = schedule->admit;
     out->admit_count = 0;
     out->blocked = -1;
+    bool is_closed = false;
     struct schedule_machine left = *machine;
     for (int32_t i = 0; i < queued; i++) {
         const struct schedule_sequence *sequence = &sequences[schedule->keys[i].index];
@@ -214,11 +216,14 @@ void schedule_admit(
         if (verdict == SCHEDULE_RUN) {
             schedule->admit[out->admit_count++] = schedule->keys[i].index;
             left.blocks_promised += sequence->blocks_needed;
+            is_idle = false;
         } else if (verdict == SCHEDULE_WAIT) {
             out->blocked = out->blocked < 0 ? schedule->keys[i].index : out->blocked;
-            if (machine->now_us - sequence->since_us >= SCHEDULE_PASS_US) {
-                return;
-            }
+            is_closed = is_closed || machine->now_us - sequence->since_us >= SCHEDULE_PASS_US;
+        }
+        /* While nobody runs, waiting brings no blocks: then one passes. */
+        if (is_closed && !is_idle) {
+            return;
         }
     }
 }

@@ -189,8 +189,9 @@ void schedule_destroy(struct schedule *schedule);
 uint64_t schedule_bytes(int32_t sequences_max);
 
 /* Queued ones that may begin, in order, while blocks last. One that does not fit lets smaller
- * ones behind it pass until it has waited SCHEDULE_PASS_US; then nobody passes it. One that
- * never fits (see schedule_admits) is left out and blocks nobody. Fills admit and blocked. */
+ * ones behind it pass until it has waited SCHEDULE_PASS_US; then nobody passes it, but for one at
+ * a time while nobody runs whose end could give it blocks. One that never fits (see
+ * schedule_admits) is left out and blocks nobody. Fills admit and blocked. */
 void schedule_admit(
     struct schedule *schedule,
     const struct schedule_machine *machine,

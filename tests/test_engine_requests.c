@@ -173,7 +173,25 @@ static void requests_out_of_range_are_refused_by_name(void **state) {
     refused(
         &fixture, (struct generation_request){.deadline_ms = 1}, RESULT_INVALID_INPUT, "deadline"
     );
+    refused(
+        &fixture,
+        (struct generation_request){.deadline_ms = INT64_MIN},
+        RESULT_INVALID_INPUT,
+        "negative"
+    );
     refused(&fixture, (struct generation_request){.draft_max = 999}, RESULT_INVALID_INPUT, "999");
+    refused(
+        &fixture,
+        (struct generation_request){.speculation = (enum speculate)99},
+        RESULT_INVALID_INPUT,
+        "speculation 99"
+    );
+    refused(
+        &fixture,
+        (struct generation_request){.window = (enum window_mode)99},
+        RESULT_INVALID_INPUT,
+        "window mode 99"
+    );
     refused(
         &fixture,
         (struct generation_request){.guard = {.loop_span_max = 100000}},
@@ -564,6 +582,45 @@ static void requests_wait_for_blocks_or_are_refused(void **state) {
     close_engine(&fixture);
 }
 
+/* One that waits for more blocks than anybody who runs could give back holds up nobody for ever. */
+static void large_request_does_not_hold_up_idle_engine(void **state) {
+    (void)state;
+    char path[TEST_PATH_MAX];
+    struct moving moving = {0};
+    atomic_store(&moving.now_ms, 1000);
+    struct fixture fixture;
+    model_directory(path);
+    open_options(
+        &fixture,
+        &(struct engine_options
+        ){.model_directory = path,
+          .threads = 1,
+          .context_max = 512,
+          .sequences_max = 3,
+          .kv_tokens_max = 512,
+          .has_no_prefix_cache = true,
+          .step_rows_max = 32,
+          .clock = {moving_ms, moving_ms, &moving}}
+    );
+    int32_t prompt[PROMPT];
+    int32_t tokens[8];
+    int32_t count = 0;
+    make_prompt(prompt, PROMPT, 1);
+    uint64_t small = create(&fixture);
+    uint64_t large = create(&fixture);
+    must_generate(&fixture, small, prompt, 20, 2);
+    (void)collect(&fixture, small, tokens, &count);
+    must_generate(&fixture, large, prompt, PROMPT, 300); /* four blocks, of which one is taken */
+    atomic_fetch_add(&moving.now_ms, 10 * SCHEDULE_PASS_US / 1000);
+    must_generate(&fixture, small, prompt, 4, 2);
+    struct engine_event end = collect(&fixture, small, tokens, &count);
+    assert_int_equal(end.reason, FINISH_LENGTH);
+    struct engine_stuck stuck;
+    assert_true(engine_watch(fixture.engine, 0, &stuck));
+    assert_true(stuck.sequence == large && stuck.wait == ENGINE_WAIT_MEMORY);
+    close_engine(&fixture);
+}
+
 /* No token follows, so no block for one is asked for. */
 static void prompt_alone_takes_no_more_than_its_blocks(void **state) {
     (void)state;
@@ -739,6 +796,7 @@ int main(void) {
         cmocka_unit_test(deadline_that_passes_ends_by_name),
         cmocka_unit_test(forks_have_seeds_of_their_own),
         cmocka_unit_test(requests_wait_for_blocks_or_are_refused),
+        cmocka_unit_test(large_request_does_not_hold_up_idle_engine),
         cmocka_unit_test(prompt_alone_takes_no_more_than_its_blocks),
         cmocka_unit_test(idle_engine_takes_no_cpu),
         cmocka_unit_test(statistics_sum_to_the_facts),

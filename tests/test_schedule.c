@@ -158,6 +158,10 @@ static void admission_small_ones_pass_a_large_one_for_a_while(void **state) {
     assert_int_equal(world->step.blocked, 0);
     large->since_us = NOW - SCHEDULE_PASS_US;
     decide_admission(world);
+    assert_list(world->step.admit, world->step.admit_count, "1"); /* nobody else would ever run */
+    assert_int_equal(world->step.blocked, 0);
+    add_decoding(world);
+    decide_admission(world);
     assert_list(world->step.admit, world->step.admit_count, "");
     assert_int_equal(world->step.blocked, 0);
     world->machine.blocks_promised = 20;
