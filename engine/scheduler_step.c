@@ -73,8 +73,11 @@ static result compute(struct engine *engine, struct error *error) {
     if (engine->segment_count > 0) {
         TRY(forward_step(engine->forward, engine->segments, engine->segment_count, NULL, error));
     }
-    TRY(draw_all(engine, error));
-    return scheduler_drafts_propose(engine, keep_rows(engine), error);
+    /* What was held back is settled whatever happened: the next step begins without it. */
+    result drawn = draw_all(engine, error);
+    bool has_drafts = keep_rows(engine);
+    TRY(drawn);
+    return scheduler_drafts_propose(engine, has_drafts, error);
 }
 
 /* ---- with the lock --------------------------------------------------------------------------- */

@@ -188,7 +188,7 @@ static void generation_finished(struct run *run, const struct engine_event *even
         strcmp(run->facts.miss, "never_computed") == 0) {
         run->facts.miss = run->options->resume->miss; /* here, but elsewhere it was */
     }
-    run->has_facts = event->reason != FINISH_ERROR;
+    run->has_facts = event->facts.window_source != NULL; /* not when the program itself failed */
     run->reason = event->reason;
     if (is_failed(chat_parser_finish(run->parser, &error))) {
         run->reason = FINISH_ERROR;

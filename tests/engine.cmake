@@ -4,3 +4,5 @@ hearth_test(test_stress SOURCES test_stress.c engine_support.c test_safetensors.
 hearth_test(test_engine_requests
     SOURCES test_engine_requests.c engine_support.c test_safetensors.c
     LIBRARIES engine kernels base LABELS threads)
+hearth_test(test_engine_draws SOURCES test_engine_draws.c engine_support.c test_safetensors.c
+    LIBRARIES engine kernels base LABELS threads)
