@@ -63,6 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         "sessions.db-shm",
         "sessions.db-journal",
         "sessions.db.version-1",
+        "sessions.db.version-2",
         "lock"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         length = snprintf(path, sizeof path, "%s/%s", folder, names[i]);
