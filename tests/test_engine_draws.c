@@ -3,6 +3,7 @@
 #include "engine_support.h"
 
 #include <math.h>
+#include <poll.h>
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -217,6 +218,45 @@ static void slack_then_fairness_then_age_order_requests(void **state) {
     assert_int_equal(first_behind(by_slack), 2);
 }
 
+/* Nobody waits for a step, and what is said is about the one that runs. */
+static void questions_are_answered_while_a_step_runs(void **state) {
+    (void)state;
+    struct fixture fixture;
+    int32_t prompt[PROMPT];
+    int32_t tokens[8];
+    int32_t count = 0;
+    struct gate gate = {0};
+    make_prompt(prompt, PROMPT, 20);
+    open_engine(&fixture, 2, 512);
+    gate.sequence = create(&fixture);
+    pthread_mutex_lock(&fixture.engine->lock);
+    fixture.engine->observe = wait_at;
+    fixture.engine->observe_context = &gate;
+    pthread_mutex_unlock(&fixture.engine->lock);
+    must_generate(&fixture, gate.sequence, prompt, PROMPT, 8);
+    while (!atomic_load(&gate.is_reached)) {
+        (void)sched_yield();
+    }
+    (void)poll(NULL, 0, 30); /* time has to pass for a step to be long */
+    struct engine_statistics statistics;
+    struct engine_stuck stuck = {0};
+    engine_statistics(fixture.engine, &statistics);
+    assert_true(statistics.step_running_ms >= 25);
+    assert_int_equal(statistics.decoding, 1);
+    const struct engine_request_status *request = &statistics.requests[0];
+    assert_true(request->sequence == gate.sequence && request->wait == ENGINE_WAIT_NONE);
+    assert_true(request->sampled == 2 && request->progress_ms >= 25);
+    assert_true(engine_watch(fixture.engine, 25, &stuck));
+    assert_true(stuck.sequence == gate.sequence && stuck.wait == ENGINE_WAIT_NONE);
+    assert_true(stuck.stuck_ms >= 25);
+    assert_non_null(strstr(stuck.why, "a step that it is part of"));
+    atomic_store(&gate.is_open, true);
+    struct engine_event end = collect(&fixture, gate.sequence, tokens, &count);
+    assert_int_equal(end.reason, FINISH_LENGTH);
+    assert_false(engine_watch(fixture.engine, 0, &stuck));
+    close_engine(&fixture);
+}
+
 /* ---- cancel ---------------------------------------------------------------------------------- */
 
 struct canceller {
@@ -329,6 +369,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(penalties_count_prompt_and_what_was_sampled),
         cmocka_unit_test(slack_then_fairness_then_age_order_requests),
+        cmocka_unit_test(questions_are_answered_while_a_step_runs),
         cmocka_unit_test(cancel_takes_effect_at_the_next_step),
         cmocka_unit_test(device_that_fails_with_drafts_ends_that_step_alone),
     };
