@@ -202,6 +202,7 @@ static result open_queues(struct engine *engine, struct error *error) {
     engine->ending_count = narrow_i32((int64_t)size.endings);
     engine->contexts = calloc(size.contexts, sizeof *engine->contexts);
     engine->choices = calloc(size.contexts, sizeof *engine->choices);
+    engine->idle = calloc(size.contexts, sizeof *engine->idle);
     engine->events = calloc(size.events, sizeof *engine->events);
     engine->pending = calloc(size.pending, sizeof *engine->pending);
     engine->endings = calloc(size.endings, sizeof *engine->endings);
@@ -210,10 +211,10 @@ static result open_queues(struct engine *engine, struct error *error) {
     engine->entries = calloc(windows, sizeof *engine->entries);
     engine->kept_rows = calloc(windows, sizeof *engine->kept_rows);
     engine->logit_rows = calloc(FORWARD_LOGIT_ROWS_MAX * vocabulary, sizeof *engine->logit_rows);
-    if (engine->contexts == NULL || engine->choices == NULL || engine->events == NULL ||
-        engine->pending == NULL || engine->endings == NULL || engine->draws == NULL ||
-        engine->segments == NULL || engine->entries == NULL || engine->kept_rows == NULL ||
-        engine->logit_rows == NULL) {
+    if (engine->contexts == NULL || engine->choices == NULL || engine->idle == NULL ||
+        engine->events == NULL || engine->pending == NULL || engine->endings == NULL ||
+        engine->draws == NULL || engine->segments == NULL || engine->entries == NULL ||
+        engine->kept_rows == NULL || engine->logit_rows == NULL) {
         FAIL(error, MEMORY, "no memory for the queues of %zu sequences", size.contexts);
     }
     for (int32_t i = 0; i < engine->ending_count; i++) {
@@ -330,6 +331,7 @@ void engine_close(struct engine *engine) {
     for (int32_t c = 0; engine->contexts != NULL && c < engine->context_count; c++) {
         engine_generation_free(&engine->contexts[c].generation);
         engine_kept_release(&engine->contexts[c]);
+        free(engine->contexts[c].demoted);
     }
     free(engine->logit_rows);
     free(engine->kept_rows);
@@ -339,6 +341,7 @@ void engine_close(struct engine *engine) {
     free(engine->endings);
     free(engine->pending);
     free(engine->events);
+    free(engine->idle);
     free(engine->choices);
     free(engine->contexts);
     schedule_ledger_destroy(engine->ledger);

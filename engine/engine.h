@@ -62,7 +62,9 @@ struct engine_options {
      * parked in the snapshot pool when a more urgent one comes. 0: sequences_max. */
     int32_t windows_max;
     /* Blocks of live sequences, in tokens. 0: sequences_max contexts of context_max. With fewer, a
-     * generation starts once its prompt and tokens_max are promised blocks; until then it waits. */
+     * generation starts once its prompt and tokens_max are promised blocks; until then it waits for
+     * others to end. Sequences that do not run give their blocks back to one that waits, the least
+     * valuable first: what they hold is cached, and found or computed again when they go on. */
     int64_t kv_tokens_max;
     int32_t step_rows_max; /* largest token budget of one step; 0: chosen by the backend */
     uint64_t memory_max;   /* bytes beside the mapped weights; 0: 80 % of what is available now */
@@ -340,6 +342,7 @@ struct engine_counts {
     uint64_t queued, finished; /* requests */
     uint64_t prefill_rows, decode_rows, reused, rebuilt, sampled, drafted, accepted;
     uint64_t preempted, resumed, steps, step_us;
+    uint64_t demoted; /* sequences that gave their blocks back while they did not run */
 };
 #define ENGINE_SECONDS         8 /* that are remembered */
 #define ENGINE_STATUS_REQUESTS 64
@@ -349,6 +352,7 @@ struct engine_statistics {
     struct engine_request_status requests[ENGINE_STATUS_REQUESTS];
     int32_t queued, prefilling, decoding, parked, restoring, waiting_for_memory;
     int32_t windows_used, windows_max;
+    int32_t demoted; /* live sequences whose content is a matter of the cache just now */
     int32_t blocks_used, blocks_promised, blocks_total;
     struct engine_counts total;
     struct engine_counts seconds[ENGINE_SECONDS]; /* whole seconds before now, the latest first */

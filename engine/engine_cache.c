@@ -96,6 +96,9 @@ void engine_sequence_tell(
         int64_t estimate = estimate_ms > 0 ? estimate_ms : 0;
         int64_t now_ms = engine_now_ms(engine);
         kv_store_tell(engine->store, &context->binding, event, estimate, now_ms);
+        bool is_known = event == SEQUENCE_WAITING && estimate > 0 && estimate < INT64_MAX - now_ms;
+        context->return_ms = is_known ? now_ms + estimate : INT64_MAX;
+        context->is_over = event != SEQUENCE_WAITING;
         pthread_cond_signal(&engine->to_engine);
     }
     pthread_mutex_unlock(&engine->lock);

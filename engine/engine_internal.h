@@ -109,6 +109,14 @@ struct engine_generation {
     struct error error;
 };
 
+/* A sequence whose blocks were taken while it did not run: what its next prompt begins with. */
+struct context_demotion {
+    struct kv_demoted content;
+    bool has_next; /* tokens or logits were there that nothing was drawn from */
+    int32_t count;
+    int32_t ids[]; /* [count], then room for the append of the request at hand */
+};
+
 /* One live sequence as callers know it. */
 struct context {
     /* guarded by the lock */
@@ -120,11 +128,14 @@ struct context {
     uint64_t id;
     uint64_t queue_number;  /* order of admission */
     int32_t length;         /* as of the last finished generation */
-    struct kv_sequence *kv; /* null until the first generation is admitted */
-    bool is_restoring;      /* PARKED until blocks of its prompt came from a tier */
+    struct kv_sequence *kv; /* null until the first generation is admitted, and when demoted */
+    struct context_demotion *demoted; /* owned; null: its content is in kv */
+    bool is_restoring;                /* PARKED until blocks of its prompt came from a tier */
     struct sequence_seed seed;
     uint64_t fork_count;
     int64_t used_at_ms; /* when a generation of it ended */
+    int64_t return_ms;  /* when its owner comes back to it; INT64_MAX: unknown */
+    bool is_over;       /* its owner said that nobody does */
     /* Of the store; bound as long as `kv` holds something. */
     struct kv_binding binding;
     struct kept_logits *kept;            /* follow all of its tokens; null: none */
@@ -237,6 +248,7 @@ struct engine {
     struct schedule_ledger *ledger;
     struct schedule_cost cost;
     struct schedule_sequence *choices; /* [context_count] */
+    struct schedule_idle *idle;        /* [context_count] */
     struct forward_segment *segments;  /* [windows_max] */
     int32_t segment_count;
     int32_t *kept_rows;         /* [windows_max] rows of each segment that count */
@@ -330,6 +342,8 @@ struct context *engine_context_find(struct engine *engine, uint64_t id);
 void engine_context_free(struct engine *engine, struct context *context);
 /* Frees what was destroyed and no step uses. Returns how many. */
 int32_t engine_free_idle(struct engine *engine);
+/* An equal copy, or null: no memory. */
+struct context_demotion *engine_demotion_copy(const struct context_demotion *demoted);
 /* What a generation owns. Needs no lock for one that no context holds. */
 void engine_generation_free(struct engine_generation *generation);
 void engine_kept_release(struct context *context);
@@ -398,8 +412,23 @@ bool scheduler_slot_make_free(struct engine *engine, const struct context *conte
  * no free slot. */
 bool scheduler_slot_resume(struct engine *engine, struct context *context, int32_t prompt_end);
 
+/* scheduler_demote.c: sequences that do not run give their blocks back. Lock held. */
+
+/* For a queued request that is first in order and lacks blocks, or (null) for `blocks` of a job. True:
+ * they are there now, nothing has changed else but that others may have been demoted. */
+bool scheduler_demote_for(
+    struct engine *engine, struct context *blocked, int32_t blocks, struct error *error
+);
+/* All tokens of a demoted sequence and of its request, or null: no memory. */
+const int32_t *scheduler_demoted_prompt(struct context *context);
+/* Promised their blocks: these end one day. */
+int32_t scheduler_running(const struct engine *engine);
+
 /* scheduler_admit.c: who begins, who gets a slot, what the step carries. Lock held. */
 void scheduler_boundary(struct engine *engine);
+struct schedule_machine scheduler_machine(const struct engine *engine);
+struct schedule_sequence
+scheduler_describe(const struct engine *engine, const struct context *context);
 void scheduler_compose(struct engine *engine);
 void scheduler_append(struct engine *engine, struct kv_sequence *kv, int32_t id);
 void scheduler_tell_status(struct context *context, enum engine_wait wait);

@@ -284,7 +284,13 @@ struct engine_queue_size engine_queue_size(const struct engine_plan *plan) {
 
 uint64_t engine_queue_bytes(const struct engine_plan *plan) {
     struct engine_queue_size size = engine_queue_size(plan);
-    return size.contexts * (sizeof(struct context) + sizeof(struct schedule_sequence)) +
+    /* Tokens of sequences that gave their blocks back, where these do not suffice for all. */
+    int64_t context_blocks = (plan->context_max + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    bool can_lack = plan->kv_tokens_max < context_blocks * KV_BLOCK_TOKENS * plan->sequences_max;
+    size_t demoted = sizeof(struct context_demotion) + (size_t)plan->context_max * sizeof(int32_t);
+    return (can_lack ? (size_t)plan->sequences_max * demoted : 0) +
+           size.contexts * (sizeof(struct context) + sizeof(struct schedule_sequence) +
+                            sizeof(struct schedule_idle)) +
            (size.events + size.pending) * sizeof(struct event_entry) +
            size.endings * sizeof(struct event_ending) + size.draws * sizeof(struct sampled_token) +
            schedule_bytes(narrow_i32((int64_t)size.contexts)) +

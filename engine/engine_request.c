@@ -132,8 +132,10 @@ static result check_context(
             limit
         );
     }
-    bool has_next = context->kv != NULL &&
-                    (context->kv->computed < context->kv->length || context->kept != NULL);
+    bool has_next = context->demoted != NULL ? context->demoted->has_next
+                    : context->kv != NULL
+                        ? context->kv->computed < context->kv->length || context->kept != NULL
+                        : false;
     if (request->append_count == 0 && (length == 0 || !has_next)) {
         FAIL(error, INVALID_INPUT, "sequence %llu: nothing to evaluate", id);
     }
@@ -304,6 +306,8 @@ static void enqueue(
         );
     }
     context->is_cancelled = false;
+    context->is_over = false;
+    context->return_ms = INT64_MAX;
     context->state = CONTEXT_QUEUED;
     context->queue_number = ++engine->next_queue_number;
     context->queued_at_ms = engine_now_ms(engine);

@@ -47,6 +47,7 @@ void engine_context_free(struct engine *engine, struct context *context) {
     }
     engine_kept_release(context);
     engine_generation_free(&context->generation);
+    free(context->demoted);
     *context = (struct context){0};
 }
 
@@ -74,6 +75,7 @@ result engine_sequence_create(struct engine *engine, uint64_t *out, struct error
         context->used = true;
         context->id = engine->next_id++;
         context->seed.fork_index = -1;
+        context->return_ms = INT64_MAX;
         *out = context->id;
     }
     engine_unlock(engine);
@@ -114,8 +116,13 @@ static struct sequence_seed child_seed(struct context *parent) {
 }
 
 /* The child's caches are the fork `kv`, null when the parent has none. Lock held. */
-static void
-add_child(struct engine *engine, struct context *parent, struct kv_sequence *kv, uint64_t *out) {
+static void add_child(
+    struct engine *engine,
+    struct context *parent,
+    struct kv_sequence *kv,
+    struct context_demotion *demoted,
+    uint64_t *out
+) {
     struct context *child = find_unused(engine);
     ASSERT(child != NULL); /* as in engine_sequence_create */
     engine->live_count++;
@@ -124,6 +131,9 @@ add_child(struct engine *engine, struct context *parent, struct kv_sequence *kv,
     child->length = parent->length;
     child->seed = child_seed(parent);
     child->kv = kv;
+    child->demoted = demoted;
+    child->return_ms = INT64_MAX;
+    child->used_at_ms = parent->used_at_ms;
     if (parent->binding.sequence != NULL) {
         kv_store_fork(engine->store, &parent->binding, &child->binding, kv, engine_now_ms(engine));
     }
@@ -149,8 +159,23 @@ engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, stru
             checked = check_parent(engine, context, parent, error);
         }
     }
+    struct context_demotion *demoted = NULL;
+    if (is_ok(checked) && context->demoted != NULL) {
+        demoted = engine_demotion_copy(context->demoted);
+        if (demoted == NULL) {
+            checked = error_set(
+                error,
+                RESULT_MEMORY,
+                0,
+                __FILE__,
+                __LINE__,
+                "no memory for %d tokens of a fork",
+                context->demoted->count
+            );
+        }
+    }
     if (is_ok(checked)) {
-        add_child(engine, context, kv, out);
+        add_child(engine, context, kv, demoted, out);
     }
     engine_unlock(engine);
     return checked;

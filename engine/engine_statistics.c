@@ -120,6 +120,7 @@ void engine_statistics(struct engine *engine, struct engine_statistics *out) {
             }
             out->request_count++;
         }
+        out->demoted += context->used && !context->is_dying && context->demoted != NULL;
     }
     out->total = meter->total;
     memcpy(out->seconds, meter->seconds + 1, sizeof out->seconds);

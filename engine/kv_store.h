@@ -199,6 +199,31 @@ MUST_CHECK bool kv_store_resume(
     struct kv_resumption *out
 );
 
+/* What the content of a sequence that was demoted depends on beside its tokens. */
+struct kv_demoted {
+    struct kv_lineage lineage, decoder_lineage;
+    bool has_decoder_lineage;
+    struct window_replay replays[ENGINE_REPLAYS_MAX];
+    int32_t replay_count;
+    int32_t repeat;                                /* as in the binding */
+    int32_t length, computed, kept, decoder_floor; /* as in the sequence */
+};
+/* A bound sequence that does not run is about to be released although it goes on later: kv_store_end,
+ * which see, after its tokens' number and what they depend on were written to `out`. Its next prompt
+ * begins with all its tokens and kv_store_contract's list. */
+void kv_store_demote(
+    struct kv_store *store, struct kv_binding *binding, int64_t now_ms, struct kv_demoted *out
+);
+/* The contract that makes a prompt of `prompt_end` tokens, the demoted ones and what is appended, the
+ * same to the bit as if the sequence had never been demoted. Returns its length. */
+int32_t kv_store_contract(
+    struct kv_store *store,
+    const struct kv_demoted *demoted,
+    int32_t prompt_end,
+    enum window_mode window,
+    struct window_replay out[ENGINE_REPLAYS_MAX]
+);
+
 /* Promise P7: blocks that a generation may still take (prompt and tokens_max) are promised before it
  * begins, or it does not begin: kv_cache_commit, which see. For the first prompt of a sequence before
  * kv_store_begin. `tokens` 0 takes the promise back: to be called when a generation ends. */

@@ -132,6 +132,54 @@ void kv_store_fork_parked(
     store->counts.parked++;
 }
 
+void kv_store_demote(
+    struct kv_store *store, struct kv_binding *binding, int64_t now_ms, struct kv_demoted *out
+) {
+    const struct kv_sequence *sequence = binding->sequence;
+    ASSERT(sequence != NULL);
+    *out = (struct kv_demoted){
+        .lineage = binding->lineage,
+        .decoder_lineage = binding->decoder_lineage,
+        .has_decoder_lineage = binding->has_decoder_lineage,
+        .replay_count = binding->replay_count,
+        .repeat = binding->repeat,
+        .length = sequence->length,
+        .computed = sequence->computed,
+        .kept = sequence->kept,
+        .decoder_floor = sequence->decoder_floor,
+    };
+    memcpy(out->replays, binding->replays, sizeof out->replays);
+    kv_store_end(store, binding, now_ms);
+}
+
+int32_t kv_store_contract(
+    struct kv_store *store,
+    const struct kv_demoted *demoted,
+    int32_t prompt_end,
+    enum window_mode window,
+    struct window_replay out[ENGINE_REPLAYS_MAX]
+) {
+    /* What kv_store_extend would have made of the list. */
+    struct kv_sequence sequence = {
+        .length = demoted->length,
+        .computed = demoted->computed,
+        .kept = demoted->kept,
+        .decoder_floor = demoted->decoder_floor,
+    };
+    struct kv_binding binding = {
+        .sequence = &sequence,
+        .lineage = demoted->lineage,
+        .decoder_lineage = demoted->decoder_lineage,
+        .has_decoder_lineage = demoted->has_decoder_lineage,
+        .replay_count = demoted->replay_count,
+        .repeat = demoted->repeat,
+    };
+    memcpy(binding.replays, demoted->replays, sizeof binding.replays);
+    kv_store_extend(store, &binding, prompt_end, window);
+    memcpy(out, binding.replays, sizeof binding.replays);
+    return binding.replay_count;
+}
+
 bool kv_store_commit(struct kv_store *store, struct kv_sequence *sequence, int32_t tokens) {
     return kv_cache_commit(store->options.cache, sequence, tokens);
 }

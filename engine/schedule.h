@@ -5,6 +5,7 @@
  * the same state gives the same decision: tables, simulation and replay depend on it. One decision
  * of the engine thread is, in this order:
  *   schedule_admit  queued ones whose blocks can be promised          -> step.admit
+ *   schedule_demote who gives his blocks back for the one that is blocked
  *   schedule_slots  who gets a window slot, who gives his away        -> step.activate, preempt
  *   schedule_rows   rows of everybody that has one                    -> step.entries
  * The engine carries each out and refreshes the sequences before the next. Forwarding, parking and
@@ -51,6 +52,9 @@
 #define SCHEDULE_PREEMPT_MAX 8
 /* Smaller requests may pass one that waits for memory until it has waited so long. */
 #define SCHEDULE_PASS_US 2000000
+/* One that waits for blocks that running ones may not need after all takes those of idle ones when it
+ * has waited so long. */
+#define SCHEDULE_DEMOTE_US 2000000
 
 /* ---- cost of a step -------------------------------------------------------------------------- */
 
@@ -151,6 +155,20 @@ struct schedule_machine {
     int32_t slots_total, slots_free;
     int64_t blocks_total;    /* of the pool */
     int64_t blocks_promised; /* taken by live sequences or promised to admitted ones */
+    int64_t blocks_open;     /* of these, promised and not taken yet */
+    int32_t running;         /* sequences that were promised theirs */
+};
+
+/* A sequence that holds blocks and does not run: a tool works for it, it is finished, or a request of
+ * it waits for more blocks. */
+struct schedule_idle {
+    int32_t number;    /* the caller's index; not looked at */
+    bool is_over;      /* nobody has to come back to it: told so, or lost */
+    bool is_queued;    /* a request of it waits */
+    int64_t return_us; /* when it is expected back; INT64_MAX: unknown */
+    int64_t idle_us;   /* since when it does not run */
+    uint64_t id;       /* differs between sequences: the older one goes first */
+    double blocks;     /* each divided by the number of sequences that refer to it */
 };
 
 /* ---- decisions ------------------------------------------------------------------------------- */
@@ -198,6 +216,19 @@ void schedule_admit(
     const struct schedule_sequence *sequences,
     int32_t count,
     struct schedule_step *out
+);
+
+/* The queued one that is first in order and does not fit (step.blocked) may take blocks of sequences
+ * that do not run, whose content then is a matter of the cache. Index of the least valuable of these,
+ * to be asked again with what is left, or -1: it fits now; or running ones may give back enough and
+ * it has waited for less than SCHEDULE_DEMOTE_US; or it would not fit even then, as long as somebody
+ * runs who can end. Least valuable: those that are over, then those expected back last, then those
+ * idle for longest; those of which a request waits come behind all others. */
+int32_t schedule_demote(
+    const struct schedule_machine *machine,
+    const struct schedule_sequence *blocked,
+    const struct schedule_idle *idle,
+    int32_t count
 );
 
 /* Gives free slots to parked ones in order. Then takes slots: for one that presses from whoever

@@ -91,6 +91,11 @@ static void run_job(struct engine *engine) {
         );
     } else {
         int32_t count = (int32_t)request->count;
+        struct error ignored = {0};
+        /* What is not there even then is refused by the reservation. */
+        (void)scheduler_demote_for(
+            engine, NULL, (count + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS, &ignored
+        );
         job->outcome = kv_cache_reserve(&engine->cache, kv, count, job->error);
         for (int32_t i = 0; is_ok(job->outcome) && i < count; i++) {
             scheduler_append(engine, kv, request->ids[i]);

@@ -11,11 +11,12 @@ void scheduler_append(struct engine *engine, struct kv_sequence *kv, int32_t id)
     kv_cache_append(&engine->cache, kv, id, compressed);
 }
 
-/* The append without what the sequence took over from the cache. */
-static void append_prompt(struct engine *engine, struct context *context, int32_t from) {
-    const struct engine_generation *generation = &context->generation;
-    for (int32_t i = from; i < generation->append_count; i++) {
-        scheduler_append(engine, context->kv, generation->append[i]);
+/* What the sequence did not take over from the cache of tokens that begin at position `first`. */
+static void append_prompt(
+    struct engine *engine, struct kv_sequence *kv, const int32_t *tokens, int32_t first, int32_t end
+) {
+    while (kv->length < end) {
+        scheduler_append(engine, kv, tokens[kv->length - first]);
     }
 }
 
@@ -29,7 +30,7 @@ static bool is_request(const struct context *context) {
     return context->used && !context->is_dying && context->state != CONTEXT_IDLE;
 }
 
-static struct schedule_machine describe_machine(const struct engine *engine) {
+struct schedule_machine scheduler_machine(const struct engine *engine) {
     struct schedule_machine machine = {
         .now_us = engine_now_ms(engine) * 1000,
         .cost = &engine->cost,
@@ -39,6 +40,8 @@ static struct schedule_machine describe_machine(const struct engine *engine) {
         .slots_free = scheduler_slots_free(engine),
         .blocks_total = engine->cache.block_total,
         .blocks_promised = engine->cache.block_live_count + engine->cache.block_promised_count,
+        .blocks_open = engine->cache.block_promised_count,
+        .running = scheduler_running(engine),
     };
     return machine;
 }
@@ -46,7 +49,7 @@ static struct schedule_machine describe_machine(const struct engine *engine) {
 static int32_t rows_left(const struct context *context) {
     const struct engine_generation *generation = &context->generation;
     if (generation->append != NULL) {
-        return generation->append_count;
+        return generation->append_count + (context->demoted == NULL ? 0 : context->demoted->count);
     }
     int32_t left = generation->run_end - context->kv->computed;
     return left > 0 ? left : 0;
@@ -69,8 +72,8 @@ static int64_t deadline_us_of(const struct engine_generation *generation) {
     return generation->deadline_ms > INT64_MAX / 1000 ? 0 : generation->deadline_ms * 1000;
 }
 
-static struct schedule_sequence
-describe(const struct engine *engine, const struct context *context, int32_t index) {
+struct schedule_sequence
+scheduler_describe(const struct engine *engine, const struct context *context) {
     const struct engine_generation *generation = &context->generation;
     static const enum schedule_state states[] = {
         [CONTEXT_IDLE] = SCHEDULE_QUEUED,
@@ -81,7 +84,7 @@ describe(const struct engine *engine, const struct context *context, int32_t ind
     int32_t tokens = generation->tokens_max - generation->facts.sampled;
     int32_t rows = rows_left(context);
     return (struct schedule_sequence){
-        .number = index,
+        .number = (int32_t)(context - engine->contexts),
         .state = states[context->state],
         .agent = generation->agent,
         .served = context->state == CONTEXT_QUEUED
@@ -109,7 +112,7 @@ static int32_t describe_all(struct engine *engine, bool is_for_rows) {
         const struct context *context = &engine->contexts[c];
         if (is_request(context) &&
             (!is_for_rows || (context->state == CONTEXT_ACTIVE && !scheduler_has_kept(context)))) {
-            engine->choices[count++] = describe(engine, context, c);
+            engine->choices[count++] = scheduler_describe(engine, context);
         }
     }
     return count;
@@ -122,17 +125,33 @@ static void change_state(struct engine *engine, struct context *context, enum co
 
 /* ---- beginning and going on ------------------------------------------------------------------ */
 
-/* The first prompt of a sequence: what is cached of it. */
-static enum kv_begin begin(struct engine *engine, struct context *context) {
+/* What is to be computed as it once was. */
+static void add_contract(
+    struct engine *engine,
+    const struct context *context,
+    struct window_replay contract[ENGINE_REPLAYS_MAX],
+    struct kv_prompt *prompt
+) {
+    const struct engine_generation *generation = &context->generation;
+    prompt->has_contract = generation->has_contract;
+    prompt->contract = generation->contract;
+    prompt->contract_count = generation->contract_count;
+    if (context->demoted != NULL) {
+        prompt->has_contract = true;
+        prompt->contract = contract;
+        prompt->contract_count = kv_store_contract(
+            engine->store, &context->demoted->content, prompt->count, prompt->window, contract
+        );
+    }
+}
+
+/* The first prompt of a sequence, or of one that was demoted: what is cached of it. */
+static enum kv_begin
+begin(struct engine *engine, struct context *context, const int32_t *tokens, int32_t count) {
     struct engine_generation *generation = &context->generation;
-    struct kv_prompt prompt = {
-        .tokens = generation->append,
-        .count = generation->append_count,
-        .window = generation->window,
-        .has_contract = generation->has_contract,
-        .contract = generation->contract,
-        .contract_count = generation->contract_count,
-    };
+    struct window_replay contract[ENGINE_REPLAYS_MAX];
+    struct kv_prompt prompt = {.tokens = tokens, .count = count, .window = generation->window};
+    add_contract(engine, context, contract, &prompt);
     struct kv_reuse reuse;
     int32_t reads = context->binding.reads;
     int64_t now_ms = engine_now_ms(engine);
@@ -190,38 +209,64 @@ static void count_begin(struct engine *engine, const struct context *context) {
     engine_meter_add(engine, &(struct engine_counts){.reused = (uint64_t)facts->reused});
 }
 
+/* The prompt, all of it or what is appended, from position `first` on; null: no memory. */
+static const int32_t *prompt_of(struct context *context, bool is_fresh, int32_t *first) {
+    *first = is_fresh ? 0 : context->kv->length;
+    return context->demoted != NULL ? scheduler_demoted_prompt(context)
+                                    : context->generation.append;
+}
+
+/* Blocks are there for all of the prompt, and its tokens known. */
+static result
+take_prompt(struct engine *engine, struct context *context, const int32_t *tokens, int32_t first) {
+    struct engine_generation *generation = &context->generation;
+    TRY(kv_cache_reserve(&engine->cache, context->kv, generation->run_end, &generation->error));
+    if (generation->append_count > 0) {
+        engine_kept_release(context);
+    }
+    append_prompt(engine, context->kv, tokens, first, generation->run_end);
+    free(generation->append);
+    generation->append = NULL;
+    free(context->demoted);
+    context->demoted = NULL;
+    generation->rows_to_run = generation->run_end - context->kv->computed;
+    return OK;
+}
+
 /* The prompt becomes part of the sequence, unless blocks of it are on their way. */
 static void start(struct engine *engine, struct context *context) {
     struct engine_generation *generation = &context->generation;
-    struct kv_sequence *kv = context->kv;
     bool is_fresh = context->binding.sequence == NULL;
-    int32_t before = kv->length;
-    bool is_ready = is_fresh ? begin(engine, context) == KV_BEGIN_READY : go_on(engine, context);
+    int32_t first = 0;
+    int32_t end = context->length + generation->append_count;
+    const int32_t *tokens = prompt_of(context, is_fresh, &first);
+    if (tokens == NULL) {
+        struct error error = {0};
+        (void)error_set(
+            &error, RESULT_MEMORY, 0, __FILE__, __LINE__, "no memory for a prompt of %d tokens", end
+        );
+        scheduler_finish(engine, context, FINISH_ERROR, &error);
+        return;
+    }
+    bool is_ready =
+        is_fresh ? begin(engine, context, tokens, end) == KV_BEGIN_READY : go_on(engine, context);
     if (!is_ready) {
         return;
     }
     change_state(engine, context, CONTEXT_ACTIVE);
     generation->admitted_at_us = engine_now_us();
     generation->facts.queued_us = generation->admitted_at_us - generation->queued_at_us;
-    generation->run_end = before + generation->append_count;
-    generation->facts.prompt_tokens = generation->run_end;
+    generation->run_end = end;
+    generation->facts.prompt_tokens = end;
     generation->facts.hit_position = generation->facts.reused;
-    struct error error = {0};
-    result reserved = kv_cache_reserve(&engine->cache, kv, generation->run_end, &error);
-    if (is_failed(reserved)) {
+    if (is_failed(take_prompt(engine, context, tokens, first))) {
+        struct error error = generation->error;
         if (is_fresh) {
             go_back(engine, context);
         }
         scheduler_finish(engine, context, FINISH_ERROR, &error);
         return;
     }
-    if (generation->append_count > 0) {
-        engine_kept_release(context);
-    }
-    append_prompt(engine, context, kv->length - before);
-    free(generation->append);
-    generation->append = NULL;
-    generation->rows_to_run = generation->run_end - kv->computed;
     count_begin(engine, context);
 }
 
@@ -299,10 +344,11 @@ static void renew_needs(struct engine *engine) {
     }
 }
 
-static void admit(struct engine *engine) {
+/* Promises blocks as they last. Returns the first that lacks some, or null. */
+static struct context *admit_some(struct engine *engine) {
     int64_t started_us = engine_now_us();
     renew_needs(engine);
-    struct schedule_machine machine = describe_machine(engine);
+    struct schedule_machine machine = scheduler_machine(engine);
     int32_t count = describe_all(engine, false);
     struct schedule_step step;
     schedule_admit(engine->schedule, &machine, engine->choices, count, &step);
@@ -314,11 +360,30 @@ static void admit(struct engine *engine) {
             change_state(engine, context, CONTEXT_PARKED);
         }
     }
+    return step.blocked < 0 ? NULL : &engine->contexts[engine->choices[step.blocked].number];
+}
+
+/* Sequences that do not run give their blocks to those that would; who cannot get his though nobody
+ * runs whose end could change that does not wait for ever. */
+static void admit(struct engine *engine) {
+    struct context *blocked = admit_some(engine);
+    while (blocked != NULL) {
+        struct error error = {0};
+        if (scheduler_demote_for(engine, blocked, 0, &error)) {
+            blocked = admit_some(engine);
+            continue;
+        }
+        if (scheduler_running(engine) > 0) {
+            return;
+        }
+        scheduler_finish(engine, blocked, FINISH_ERROR, &error);
+        blocked = admit_some(engine);
+    }
 }
 
 static void share_slots(struct engine *engine) {
     int64_t started_us = engine_now_us();
-    struct schedule_machine machine = describe_machine(engine);
+    struct schedule_machine machine = scheduler_machine(engine);
     int32_t count = describe_all(engine, false);
     struct schedule_step step;
     schedule_slots(engine->schedule, &machine, engine->choices, count, &step);
@@ -459,7 +524,7 @@ void scheduler_compose(struct engine *engine) {
     engine->step_rows = (struct schedule_rows_count){0};
     add_kept(engine);
     int64_t started_us = engine_now_us();
-    struct schedule_machine machine = describe_machine(engine);
+    struct schedule_machine machine = scheduler_machine(engine);
     machine.entries_max -= engine->entry_count;
     int32_t count = describe_all(engine, true);
     struct schedule_step step;

@@ -106,18 +106,24 @@ static void fill_dependence(
 ) {
     const struct kv_binding *binding = &context->binding;
     memcpy(facts->lineage, engine->info.root_lineage, sizeof facts->lineage);
-    if (binding->sequence == NULL) {
-        memcpy(facts->block_lineage, engine->info.root_lineage, sizeof facts->block_lineage);
-    } else {
-        kv_hex(binding->lineage.bytes, facts->block_lineage);
+    struct kv_demoted content = {.lineage = engine->root};
+    if (binding->sequence != NULL) {
+        content.lineage = binding->lineage;
+        content.decoder_lineage = binding->decoder_lineage;
+        content.has_decoder_lineage = binding->has_decoder_lineage;
+        content.replay_count = binding->replay_count;
+        memcpy(content.replays, binding->replays, sizeof content.replays);
+    } else if (context->demoted != NULL) {
+        content = context->demoted->content;
     }
-    if (binding->has_decoder_lineage) {
-        kv_hex(binding->decoder_lineage.bytes, facts->decoder_lineage);
+    kv_hex(content.lineage.bytes, facts->block_lineage);
+    if (content.has_decoder_lineage) {
+        kv_hex(content.decoder_lineage.bytes, facts->decoder_lineage);
     } else {
         (void)snprintf(facts->decoder_lineage, sizeof facts->decoder_lineage, "0");
     }
-    facts->replay_count = binding->replay_count;
-    memcpy(facts->replays, binding->replays, sizeof facts->replays);
+    facts->replay_count = content.replay_count;
+    memcpy(facts->replays, content.replays, sizeof facts->replays);
 }
 
 /* A request that ends before it ran. */
@@ -198,6 +204,10 @@ void scheduler_finish(
     scheduler_unpromise(engine, context);
     if (context->state != CONTEXT_QUEUED) {
         schedule_ledger_leave(engine->ledger, context->generation.agent);
+    }
+    if (context->demoted != NULL && context->kv != NULL) {
+        kv_cache_release(&engine->cache, context->kv); /* empty: it did not begin */
+        context->kv = NULL;
     }
     if (context->kv != NULL) {
         context->length = context->kv->length;

@@ -467,16 +467,16 @@ static void requests_wait_for_blocks_or_are_refused(void **state) {
             assert_int_equal(request->blocks + request->blocks_promised, 3);
         }
     }
-    while (event.type != ENGINE_FINISHED) {
-        event = next_event(&fixture);
-        assert_true(event.sequence == first);
-    }
     struct engine_stuck stuck;
     assert_true(engine_watch(fixture.engine, 0, &stuck));
     assert_true(stuck.sequence == second && stuck.wait == ENGINE_WAIT_MEMORY);
     assert_non_null(strstr(stuck.why, "blocks"));
     assert_false(engine_watch(fixture.engine, 3600000, &stuck));
-    engine_sequence_destroy(fixture.engine, first);
+    while (event.type != ENGINE_FINISHED) {
+        event = next_event(&fixture);
+        assert_true(event.sequence == first);
+    }
+    /* The first one does not run any more: it gives its blocks back. */
     int32_t tokens[256];
     int32_t count = 0;
     struct engine_event end = collect(&fixture, second, tokens, &count);
@@ -486,7 +486,7 @@ static void requests_wait_for_blocks_or_are_refused(void **state) {
     close_engine(&fixture);
 }
 
-/* One that waits for more blocks than anybody who runs could give back holds up nobody for ever. */
+/* One that waits for all blocks gets them, and holds up nobody for ever. */
 static void large_request_does_not_hold_up_idle_engine(void **state) {
     (void)state;
     char path[TEST_PATH_MAX];
@@ -517,11 +517,16 @@ static void large_request_does_not_hold_up_idle_engine(void **state) {
     must_generate(&fixture, large, prompt, PROMPT, 300); /* four blocks, of which one is taken */
     atomic_fetch_add(&moving.now_ms, 10 * SCHEDULE_PASS_US / 1000);
     must_generate(&fixture, small, prompt, 4, 2);
-    struct engine_event end = collect(&fixture, small, tokens, &count);
-    assert_int_equal(end.reason, FINISH_LENGTH);
-    struct engine_stuck stuck;
-    assert_true(engine_watch(fixture.engine, 0, &stuck));
-    assert_true(stuck.sequence == large && stuck.wait == ENGINE_WAIT_MEMORY);
+    for (int32_t ends = 0; ends < 2;) {
+        struct engine_event event = next_event(&fixture);
+        if (event.type == ENGINE_FINISHED) {
+            assert_true(event.reason == FINISH_LENGTH || event.reason == FINISH_EOS);
+            ends++;
+        }
+    }
+    struct engine_statistics statistics;
+    engine_statistics(fixture.engine, &statistics);
+    assert_true(statistics.total.demoted > 0);
     close_engine(&fixture);
 }
 

@@ -586,6 +586,101 @@ static void rows_keep_a_place_for_a_prompt(void **state) {
     world_destroy(world);
 }
 
+/* ---- demotion --------------------------------------------------------------------------------- */
+
+static void demotion_takes_the_least_valuable_when_it_helps(void **state) {
+    (void)state;
+    static const int64_t later = NOW + 60 * (int64_t)SECOND;
+    static const int64_t unknown = INT64_MAX;
+    /* 100 blocks in all. The idle ones: over or not, queued or not, back at, idle since, id, blocks. */
+    static const struct {
+        int64_t needed, promised, open, waited_us;
+        int32_t running, want;
+        struct schedule_idle idle[3];
+    } cases[] = {
+        /* It fits. */
+        {10, 90, 0, 0, 0, -1, {{.id = 1, .blocks = 50, .return_us = unknown}}},
+        /* Nobody runs: one that holds something goes, even where it is not enough. */
+        {20, 90, 0, 0, 0, 0, {{.id = 1, .blocks = 50, .return_us = unknown}}},
+        {60, 90, 0, 0, 0, 0, {{.id = 1, .blocks = 5, .return_us = unknown}}},
+        {20, 90, 0, 0, 0, 1, {{.id = 1}, {.id = 2, .blocks = 0.5, .return_us = NOW}}},
+        {20, 90, 0, 0, 0, -1, {{.id = 1}, {.id = 2}}},
+        /* Running ones may give back enough: not at once; cannot: at once; it would not help: not. */
+        {20, 90, 10, 0, 1, -1, {{.id = 1, .blocks = 50, .return_us = unknown}}},
+        {20, 90, 10, SCHEDULE_DEMOTE_US, 1, 0, {{.id = 1, .blocks = 50, .return_us = unknown}}},
+        {20, 90, 9, 0, 1, 0, {{.id = 1, .blocks = 50, .return_us = unknown}}},
+        {20, 90, 0, SECOND * 100, 1, -1, {{.id = 1, .blocks = 9, .return_us = unknown}}},
+        {20,
+         90,
+         0,
+         0,
+         1,
+         0,
+         {{.id = 1, .blocks = 3 + 1.0 / 3, .return_us = unknown},
+          {.id = 2, .blocks = 3 + 1.0 / 3, .return_us = NOW},
+          {.id = 3, .blocks = 3 + 1.0 / 3, .return_us = NOW}}},
+        /* Whose: over, then back last, then idle for longest, then the older; queued ones last. */
+        {20,
+         90,
+         0,
+         0,
+         0,
+         2,
+         {{.id = 1, .blocks = 9, .return_us = unknown},
+          {.id = 2, .blocks = 9, .return_us = unknown},
+          {.id = 3, .blocks = 9, .return_us = NOW, .is_over = true}}},
+        {20,
+         90,
+         0,
+         0,
+         0,
+         1,
+         {{.id = 1, .blocks = 9, .return_us = NOW},
+          {.id = 2, .blocks = 9, .return_us = later},
+          {.id = 3, .blocks = 9, .return_us = later - 1}}},
+        {20,
+         90,
+         0,
+         0,
+         0,
+         2,
+         {{.id = 1, .blocks = 9, .return_us = later, .idle_us = NOW},
+          {.id = 2, .blocks = 9, .return_us = later, .idle_us = NOW - 1},
+          {.id = 3, .blocks = 9, .return_us = later, .idle_us = NOW - 2}}},
+        {20,
+         90,
+         0,
+         0,
+         0,
+         1,
+         {{.id = 7, .blocks = 9, .return_us = later}, {.id = 6, .blocks = 9, .return_us = later}}},
+        {20,
+         90,
+         0,
+         0,
+         0,
+         1,
+         {{.id = 1, .blocks = 9, .return_us = unknown, .is_queued = true},
+          {.id = 2, .blocks = 9, .return_us = NOW}}},
+    };
+    struct world *world = world_create();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        world->machine.blocks_promised = cases[i].promised;
+        world->machine.blocks_open = cases[i].open;
+        world->machine.running = cases[i].running;
+        const struct schedule_sequence blocked = {
+            .blocks_needed = (int32_t)cases[i].needed,
+            .since_us = NOW - cases[i].waited_us,
+        };
+        int32_t got = schedule_demote(&world->machine, &blocked, cases[i].idle, 3);
+        if (got != cases[i].want) {
+            print_error("case %zu: %d, not %d\n", i, got, cases[i].want);
+            fail();
+        }
+    }
+    world_destroy(world);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slack_is_what_is_left_after_the_estimated_rest),
@@ -594,6 +689,7 @@ int main(void) {
         cmocka_unit_test(admission_small_ones_pass_a_large_one_for_a_while),
         cmocka_unit_test(admission_after_patience_comes_before_deadlines),
         cmocka_unit_test(admission_one_that_never_fits_blocks_nobody),
+        cmocka_unit_test(demotion_takes_the_least_valuable_when_it_helps),
         cmocka_unit_test(slots_that_are_free_go_to_the_waiting_in_order),
         cmocka_unit_test(slots_change_hands_only_for_a_reason),
         cmocka_unit_test(slots_whose_window_must_be_rebuilt_are_kept_longer),

@@ -1,5 +1,5 @@
 /* Many sequences on few window slots and few blocks: arrivals, cancels, forks, deadlines, destroyed
- * ones, pre-emptions whose windows are parked or lost; each generation then again alone (promise P2).
+ * ones, pre-emptions whose windows are parked or lost, idle ones that give their blocks back; each generation then again alone (promise P2).
  *
  * HEARTH_STRESS_SEED and HEARTH_STRESS_GENERATIONS choose another run. The clock moves with every look
  * at it, so that seconds of waiting take milliseconds; which decisions a run meets depends on the
@@ -71,7 +71,7 @@ struct agent {
 };
 
 struct coverage {
-    int32_t forks, cancels, deadlines, destroyed, relieved, preempted, rebuilt, lost;
+    int32_t forks, cancels, deadlines, destroyed, preempted, rebuilt, lost;
 };
 
 struct stress {
@@ -273,48 +273,6 @@ static void act(struct stress *stress, struct agent *agent) {
     }
 }
 
-/* Idle sequences hold blocks that others wait for: the host lets one go. */
-static void relieve(struct stress *stress) {
-    struct engine_stuck stuck;
-    if (!engine_watch(stress->fixture.engine, 0, &stuck) || stuck.wait != ENGINE_WAIT_MEMORY) {
-        return;
-    }
-    for (int32_t i = 0; i < AGENTS; i++) {
-        struct agent *agent = &stress->agents[i];
-        if (agent->sequence != 0 && !agent->is_running && agent->count > 0) {
-            engine_sequence_destroy(stress->fixture.engine, agent->sequence);
-            *agent = (struct agent){0};
-            stress->coverage.relieved++;
-            return;
-        }
-    }
-}
-
-/* The next event, while nothing comes for lack of blocks somebody lets go of his. */
-static struct engine_event wait_event(struct stress *stress) {
-    struct engine_event event;
-    struct waker *waker = &stress->fixture.waker;
-    for (int32_t waits = 0; !engine_next_event(stress->fixture.engine, &event); waits++) {
-        assert_true(waits < 6000);
-        struct timespec until;
-        (void)clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 20000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_mutex_lock(&waker->lock);
-        int failed = 0;
-        while (waker->wakes == 0 && failed == 0) {
-            failed = pthread_cond_timedwait(&waker->woken, &waker->lock, &until);
-        }
-        waker->wakes = 0;
-        pthread_mutex_unlock(&waker->lock);
-        if (failed != 0) {
-            relieve(stress);
-        }
-    }
-    return event;
-}
-
 static void drive(struct stress *stress) {
     while (stress->record_count < stress->record_max || stress->running > 0) {
         int32_t actions = stress->running == AGENTS ? 0 : random_range(&stress->random, 0, 40);
@@ -322,7 +280,7 @@ static void drive(struct stress *stress) {
             act(stress, &stress->agents[random_range(&stress->random, 0, AGENTS - 1)]);
         }
         for (int32_t i = random_range(&stress->random, 1, 60); i > 0 && stress->running > 0; i--) {
-            struct engine_event event = wait_event(stress);
+            struct engine_event event = next_event(&stress->fixture);
             take_event(stress, &event);
         }
     }
@@ -416,15 +374,15 @@ static void many_in_few_slots_equal_each_alone(void **state) {
     assert_non_null(stress->records);
     stress->random.state = (uint64_t)seed;
     atomic_store(&stress->now_ms, 1000);
-    /* A third of what all contexts together could need. */
-    stress_open(stress, WINDOWS, (int64_t)AGENTS * CONTEXT / 3, 40);
+    /* A fifth of what all contexts together could need: those that do not run give theirs. */
+    stress_open(stress, WINDOWS, (int64_t)AGENTS * CONTEXT / 5, 40);
     drive(stress);
     struct engine_statistics statistics;
     engine_statistics(stress->fixture.engine, &statistics);
     const struct coverage *coverage = &stress->coverage;
     print_message(
-        "seed %d: %d generations, %d forks, %d cancels, %d late, %d destroyed, %d let go, %d "
-        "pre-empted, %d rebuilt, %d with a parked window lost; %llu steps, longest %lld us; "
+        "seed %d: %d generations, %d forks, %d cancels, %d late, %d destroyed, %d pre-empted, %d "
+        "rebuilt, %d with a parked window lost, %llu demoted; %llu steps, longest %lld us; "
         "decisions %.1f us a step, longest %lld us\n",
         seed,
         stress->record_count,
@@ -432,10 +390,10 @@ static void many_in_few_slots_equal_each_alone(void **state) {
         coverage->cancels,
         coverage->deadlines,
         coverage->destroyed,
-        coverage->relieved,
         coverage->preempted,
         coverage->rebuilt,
         coverage->lost,
+        (unsigned long long)statistics.total.demoted,
         (unsigned long long)statistics.total.steps,
         (long long)statistics.step_us_max,
         (double)statistics.decision_us / (double)statistics.total.steps,
@@ -449,6 +407,7 @@ static void many_in_few_slots_equal_each_alone(void **state) {
     } else {
         assert_true(coverage->forks > 0 && coverage->cancels > 0 && coverage->destroyed > 0);
         assert_true(coverage->preempted > 0 && coverage->rebuilt > 0 && coverage->lost > 0);
+        assert_true(statistics.total.demoted > 0);
         assert_true(statistics.decision_us <= 100 * statistics.total.steps);
     }
     close_engine(&stress->fixture);
