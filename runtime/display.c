@@ -611,6 +611,17 @@ static void put_resumed(struct display *display, const struct generation_facts *
 
 /* ---- events --------------------------------------------------------------------------------- */
 
+/* Which guard ended a turn; the model is told in a message of its own. */
+static void put_cut(struct display *display, enum finish_reason reason) {
+    const char *why = reason == FINISH_LOOP        ? "it repeats one text (--max-repeats)"
+                      : reason == FINISH_THINKING  ? "its thinking did not end (--max-thinking)"
+                      : reason == FINISH_OPEN_CALL ? "its block of calls did not end (--max-call)"
+                                                   : NULL;
+    if (why != NULL) {
+        put_format(display, STYLE_BAD, "! The turn was ended: %s.", why);
+    }
+}
+
 static void put_event(struct display *display, const struct run_event *event) {
     if (event->type == RUN_SESSION) {
         put_session(display, event);
@@ -623,6 +634,8 @@ static void put_event(struct display *display, const struct run_event *event) {
             event->text.length > 0 ? " " : "",
             VIEW_ARGUMENTS(event->text)
         );
+    } else if (event->type == RUN_USAGE) {
+        put_cut(display, event->reason);
     } else if (event->type == RUN_TOOL_CALL) {
         put_call(display, event->call);
     } else if (event->type == RUN_TOOL_RESULT) {
