@@ -90,6 +90,19 @@ open_files(struct engine *engine, const struct engine_options *options, struct e
     return open_tables(engine, error);
 }
 
+static result open_samplers(struct engine *engine, struct error *error) {
+    int32_t lanes = engine_draw_lanes(&engine->plan);
+    engine->samplers = calloc((size_t)lanes, sizeof(struct sampler *));
+    if (engine->samplers == NULL) {
+        FAIL(error, MEMORY, "no memory for %d samplers", lanes);
+    }
+    engine->sampler_count = lanes;
+    for (int32_t i = 0; i < lanes; i++) {
+        TRY(sampler_create(&engine->samplers[i], engine->model->config.vocabulary, error));
+    }
+    return OK;
+}
+
 static result
 open_compute(struct engine *engine, const struct engine_options *options, struct error *error) {
     const struct model_config *config = &engine->model->config;
@@ -121,7 +134,7 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
         TRY(draft_create(&engine->draft, engine->forward, error));
     }
     TRY(engine_speculation_create(engine, error));
-    return sampler_create(&engine->sampler, config->vocabulary, error);
+    return open_samplers(engine, error);
 }
 
 /* Nobody can prepare collisions of what he cannot know; without it the tree is as right, but slow on
@@ -347,7 +360,10 @@ void engine_close(struct engine *engine) {
     schedule_ledger_destroy(engine->ledger);
     schedule_destroy(engine->schedule);
     grammar_vocabulary_destroy(engine->vocabulary);
-    sampler_destroy(engine->sampler);
+    for (int32_t i = 0; i < engine->sampler_count; i++) {
+        sampler_destroy(engine->samplers[i]);
+    }
+    free(engine->samplers);
     engine_speculation_destroy(engine->speculation);
     draft_destroy(engine->draft);
     forward_destroy(engine->forward);

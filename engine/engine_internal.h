@@ -191,8 +191,9 @@ struct step_entry {
     int32_t rows;
     int32_t drafted; /* of these, the last ones */
     bool has_logits;
+    float *logits;      /* rows to draw from, while draws are made; null: none */
     bool is_poisoned;   /* its logits were no numbers: its caches cannot be trusted */
-    int32_t draw_first; /* in engine.draws */
+    int32_t draw_first; /* in engine.draws: drafted + 1 of these are its own */
     int32_t draw_count; /* tokens drawn: at most drafted + 1 */
     int32_t kept;       /* rows that stay: rows - drafted + drafts that were drawn */
     int32_t guess;      /* number of its request to the draft stages; -1: none */
@@ -211,8 +212,9 @@ struct engine {
     struct kv_lineage root;
     struct clock clock;
     struct forward *forward;
-    struct draft *draft; /* null: the plan has no draft stages */
-    struct sampler *sampler;
+    struct draft *draft;       /* null: the plan has no draft stages */
+    struct sampler **samplers; /* [sampler_count] one for each lane of draws */
+    int32_t sampler_count;
     struct engine_plan plan;
     struct engine_info info;
     struct sampling default_sampling;
@@ -256,14 +258,14 @@ struct engine {
     int32_t entry_count;
     struct schedule_rows_count step_rows;
     struct sampled_token *draws; /* [draw_capacity] */
-    int32_t draw_count, draw_capacity;
+    int32_t draw_capacity;
     struct event_entry *pending; /* events of the step at hand */
     size_t pending_count, pending_capacity;
     float *logit_rows;   /* [FORWARD_LOGIT_ROWS_MAX, V] */
     int64_t decision_us; /* of the step at hand */
 
     /* For tests, set while nothing runs: sees, and may change, each row of logits before a token is
-     * drawn from it. Engine thread. */
+     * drawn from it. Engine thread: with it no draw is made elsewhere. */
     void (*observe
     )(void *context, uint64_t sequence, int32_t length, float *logits, int32_t vocabulary);
     void *observe_context;
@@ -321,6 +323,8 @@ struct engine_queue_size {
     size_t contexts, events, pending, endings, draws;
 };
 struct engine_queue_size engine_queue_size(const struct engine_plan *plan);
+/* Draws that may be made at a time. */
+int32_t engine_draw_lanes(const struct engine_plan *plan);
 uint64_t engine_queue_bytes(const struct engine_plan *plan);
 /* What one request owns at most, its index for drafts (engine_speculation_bytes) and a constraint, which
  * its caller makes, apart. */
@@ -438,11 +442,12 @@ bool scheduler_has_kept(const struct context *context);
 /* scheduler_step.c: lock held on entry and exit, not while it computes. */
 void scheduler_step(struct engine *engine);
 
-/* scheduler_draw.c: no lock. Draws from consecutive rows of logits, the first of which follows the
- * context's tokens without the drafts, until the row that has no draft equal to its draw; fills the
- * entry's draws and the rows that are kept. */
+/* scheduler_draw.c: no lock, any thread of the backend's: touches the entry, its context, its draws
+ * and the sampler alone, and its constraint, which is one thread's at a time. Draws from the entry's
+ * rows of logits, the first of which follows the context's tokens without the drafts, until the row
+ * that has no draft equal to its draw; fills the entry's draws and the rows that are kept. */
 void scheduler_draw(
-    struct engine *engine, struct step_entry *entry, float *logits, const int32_t *drafts
+    struct engine *engine, struct step_entry *entry, struct sampler *sampler, const int32_t *drafts
 );
 
 #endif

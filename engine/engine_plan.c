@@ -253,6 +253,14 @@ static uint64_t plan_cache(
     return total;
 }
 
+/* More would hardly be faster, while each holds scratch for a vocabulary. */
+#define DRAW_LANES_MAX 32
+
+int32_t engine_draw_lanes(const struct engine_plan *plan) {
+    int32_t lanes = plan->threads < DRAW_LANES_MAX ? plan->threads : DRAW_LANES_MAX;
+    return lanes < plan->windows_max ? lanes : plan->windows_max;
+}
+
 /* A checkpoint without draft stages' weights has none, whatever its configuration says. */
 static bool plans_draft_stages(
     const struct engine_options *options,
@@ -332,13 +340,15 @@ static uint64_t plan_scratch(
     uint64_t vocabulary = (uint64_t)config->vocabulary;
     uint64_t logits =
         ((uint64_t)plan->sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
+    uint64_t samplers = (uint64_t)engine_draw_lanes(plan) *
+                        (sizeof(struct sampler *) + sampler_bytes(config->vocabulary));
     struct backend_options backend;
     forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
     backend.name = options->backend;
     backend.threads = plan->threads;
     return forward_scratch_bytes(config, &shape) + drafts + logits +
            backend_scratch_bytes(&backend) + engine_queue_bytes(plan) +
-           engine_speculation_bytes(plan) + sampler_bytes(config->vocabulary) +
+           engine_speculation_bytes(plan) + samplers +
            (uint64_t)plan->sequences_max * engine_request_bytes(plan, config->vocabulary);
 }
 

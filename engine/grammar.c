@@ -206,7 +206,6 @@ grammar_finish(struct grammar *grammar, uint32_t start, int32_t end_id, struct e
 /* ---- use ---- */
 
 uint32_t grammar_start(const struct grammar *grammar) {
-    ASSERT(grammar->state_count > 0);
     return grammar->start;
 }
 

@@ -35,6 +35,7 @@ observe(struct engine *engine, const struct context *context, int32_t length, fl
 static result draw(
     struct engine *engine,
     struct context *context,
+    struct sampler *sampler,
     float *logits,
     int32_t position,
     struct sampled_token *out,
@@ -53,7 +54,7 @@ static result draw(
             generation->constraint, generation->constraint_state, &request.mask, error
         ));
     }
-    return sampler_draw(engine->sampler, &request, out, error);
+    return sampler_draw(sampler, &request, out, error);
 }
 
 /* ---- what follows from a token --------------------------------------------------------------- */
@@ -156,7 +157,7 @@ static void keep_logits(struct engine *engine, struct context *context, const fl
 }
 
 void scheduler_draw(
-    struct engine *engine, struct step_entry *entry, float *logits, const int32_t *drafts
+    struct engine *engine, struct step_entry *entry, struct sampler *sampler, const int32_t *drafts
 ) {
     struct context *context = entry->context;
     struct engine_generation *generation = &context->generation;
@@ -165,27 +166,24 @@ void scheduler_draw(
         generation->prefilled_at_us = engine_now_us();
         generation->facts.prefill_us = generation->prefilled_at_us - generation->admitted_at_us;
     }
-    entry->draw_first = engine->draw_count;
     if (generation->tokens_max == 0 || length >= engine->plan.context_max) {
-        observe(engine, context, length, logits);
-        keep_logits(engine, context, logits);
+        observe(engine, context, length, entry->logits);
+        keep_logits(engine, context, entry->logits);
         return;
     }
     fill_history(engine, context, length);
     size_t stride = (size_t)engine->info.vocabulary;
     for (int32_t i = 0; i <= entry->drafted && !generation->has_ended; i++) {
-        struct sampled_token *token = &engine->draws[engine->draw_count];
+        struct sampled_token *token = &engine->draws[entry->draw_first + i];
         struct error error = {0};
-        float *row = logits + (size_t)i * stride;
-        result drawn = draw(engine, context, row, length + i, token, &error);
+        float *row = entry->logits + (size_t)i * stride;
+        result drawn = draw(engine, context, sampler, row, length + i, token, &error);
         if (is_failed(drawn)) {
             /* What makes such logits is in its caches; a mask that leaves nothing is not. */
             entry->is_poisoned = drawn.code == RESULT_DEVICE;
             fail_with(generation, &error);
             break;
         }
-        ASSERT(engine->draw_count < engine->draw_capacity);
-        engine->draw_count++;
         entry->draw_count++;
         take(engine, context, token->id, length + i + 1);
         if (i < entry->drafted && token->id != drafts[i]) {

@@ -319,7 +319,7 @@ static int32_t draw_guess(void *context, int32_t index, int32_t position, float 
          is_failed(
              constraint_mask(generation->constraint, guess->constraint_state, &request.mask, NULL)
          )) ||
-        is_failed(sampler_draw(guess->engine->sampler, &request, &token, NULL)) ||
+        is_failed(sampler_draw(guess->engine->samplers[0], &request, &token, NULL)) ||
         token.id == guess->engine->info.eos_id ||
         (generation->constraint != NULL &&
          is_failed(

@@ -6,6 +6,9 @@
  */
 #include "engine_internal.h"
 
+/* Of a draw, for each token of the vocabulary: decides whether a sleeping thread is woken for it. */
+#define DRAW_NS 16
+
 /* ---- without the lock ------------------------------------------------------------------------ */
 
 /* Rows of logits of an entry: its last row's, with drafts those of all rows. */
@@ -13,40 +16,103 @@ static int32_t logit_rows(const struct step_entry *entry) {
     return entry->segment < 0 || !entry->has_logits ? 0 : entry->drafted > 0 ? entry->rows : 1;
 }
 
-static void draw_entry(struct engine *engine, struct step_entry *entry, float *logits) {
+/* Draws of entries [first, end), whose logits are there, by some lanes at a time: each takes the next
+ * entry that nobody has. An entry's draws depend on nothing but the entry, so it does not matter who
+ * makes them. */
+struct draw_turn {
+    struct engine *engine;
+    int32_t first, end;
+    atomic_int next;
+};
+
+static void draw_entry(struct engine *engine, struct step_entry *entry, struct sampler *sampler) {
     int32_t drafts[ENGINE_DRAFT_MAX];
+    if (entry->logits == NULL) {
+        return;
+    }
     ASSERT(entry->drafted >= 0 && entry->drafted <= ENGINE_DRAFT_MAX);
     const struct kv_sequence *kv = entry->context->kv;
     kv_cache_read_ids(&engine->cache, kv, kv->length - entry->drafted, entry->drafted, drafts);
-    scheduler_draw(engine, entry, logits, drafts);
+    scheduler_draw(engine, entry, sampler, drafts);
+}
+
+static const struct constraint *constraint_of(const struct engine *engine, int32_t e) {
+    return engine->entries[e].context->generation.constraint;
+}
+
+/* A constraint makes states and masks as they are met: who has the first entry with it makes the
+ * draws of all of them, in their order. */
+static void draw_constrained(const struct draw_turn *turn, int32_t e, struct sampler *sampler) {
+    const struct constraint *constraint = constraint_of(turn->engine, e);
+    for (int32_t before = turn->first; before < e; before++) {
+        if (constraint_of(turn->engine, before) == constraint) {
+            return;
+        }
+    }
+    for (int32_t same = e; same < turn->end; same++) {
+        if (constraint_of(turn->engine, same) == constraint) {
+            draw_entry(turn->engine, &turn->engine->entries[same], sampler);
+        }
+    }
+}
+
+static void draw_lane(void *context, int32_t lane) {
+    struct draw_turn *turn = context;
+    struct engine *engine = turn->engine;
+    struct sampler *sampler = engine->samplers[lane];
+    for (;;) {
+        int32_t e = atomic_fetch_add_explicit(&turn->next, 1, memory_order_relaxed);
+        if (e >= turn->end) {
+            return;
+        }
+        if (constraint_of(engine, e) != NULL) {
+            draw_constrained(turn, e, sampler);
+        } else {
+            draw_entry(engine, &engine->entries[e], sampler);
+        }
+    }
+}
+
+static void make_draws(struct engine *engine, int32_t first, int32_t end) {
+    struct draw_turn turn = {.engine = engine, .first = first, .end = end};
+    int32_t entries = 0;
+    int64_t rows = 0;
+    for (int32_t e = first; e < end; e++) {
+        entries += engine->entries[e].logits != NULL;
+        rows += engine->entries[e].logits != NULL ? 1 + engine->entries[e].drafted : 0;
+    }
+    int32_t lanes = entries < engine->sampler_count ? entries : engine->sampler_count;
+    lanes = engine->observe != NULL && lanes > 1 ? 1 : lanes;
+    atomic_init(&turn.next, first);
+    backend_spread(
+        engine->backend, draw_lane, &turn, lanes, rows * engine->info.vocabulary * DRAW_NS
+    );
 }
 
 /* Draws for all entries that have logits; these are fetched for as many as fit at a time. */
 static result draw_all(struct engine *engine, struct error *error) {
-    int32_t done = 0; /* rows of logits of the step */
+    int32_t done = 0;  /* rows of logits of the step */
+    int32_t draws = 0; /* as many as there can be */
     size_t stride = (size_t)engine->info.vocabulary;
     for (int32_t first = 0; first < engine->entry_count;) {
         int32_t end = first;
         int32_t rows = 0;
         while (end < engine->entry_count &&
                rows + logit_rows(&engine->entries[end]) <= FORWARD_LOGIT_ROWS_MAX) {
-            rows += logit_rows(&engine->entries[end++]);
+            struct step_entry *entry = &engine->entries[end++];
+            entry->logits = entry->segment < 0  ? entry->context->kept->values
+                            : entry->has_logits ? engine->logit_rows + (size_t)rows * stride
+                                                : NULL;
+            entry->draw_first = draws;
+            draws += entry->logits == NULL ? 0 : 1 + entry->drafted;
+            rows += logit_rows(entry);
         }
-        ASSERT(end > first);
+        ASSERT(end > first && draws <= engine->draw_capacity);
         if (rows > 0) {
             TRY(forward_logits(engine->forward, done, rows, engine->logit_rows, error));
         }
         done += rows;
-        float *at = engine->logit_rows;
-        for (int32_t e = first; e < end; e++) {
-            struct step_entry *entry = &engine->entries[e];
-            if (entry->segment < 0) {
-                draw_entry(engine, entry, entry->context->kept->values);
-            } else if (entry->has_logits) {
-                draw_entry(engine, entry, at);
-            }
-            at += (size_t)logit_rows(entry) * stride;
-        }
+        make_draws(engine, first, end);
         first = end;
     }
     return OK;
@@ -69,7 +135,6 @@ static bool keep_rows(struct engine *engine) {
 }
 
 static result compute(struct engine *engine, struct error *error) {
-    engine->draw_count = 0;
     if (engine->segment_count > 0) {
         TRY(forward_step(engine->forward, engine->segments, engine->segment_count, NULL, error));
     }

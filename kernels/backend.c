@@ -234,3 +234,20 @@ void backend_keep_rows(struct backend *backend, const struct keep_rows_op *op) {
     }
     backend->keep_rows(backend, op);
 }
+
+void backend_spread(
+    struct backend *backend,
+    backend_piece_function *piece,
+    void *context,
+    int32_t count,
+    int64_t nanoseconds
+) {
+    ASSERT(piece != NULL && count >= 0 && nanoseconds >= 0);
+    if (backend->spread != NULL && count > 1) {
+        backend->spread(backend, piece, context, count, nanoseconds);
+        return;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        piece(context, i);
+    }
+}

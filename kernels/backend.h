@@ -301,6 +301,9 @@ struct keep_rows_op {
     void *rows;
 };
 
+/* One of the independent pieces of some work of the caller's, on any thread. */
+typedef void backend_piece_function(void *context, int32_t piece);
+
 struct backend {
     const char *name;        /* "cpu", "cuda" */
     const char *description; /* "cpu avx512, 2 threads" */
@@ -318,6 +321,16 @@ struct backend {
 
     /* order. Expected error: DEVICE, with the op's name */
     result (*synchronize)(struct backend *backend, struct error *error);
+
+    /* Runs pieces 0..count-1 of host work, each once, on the caller and whatever host threads the
+     * backend has; returns when all are done, whose writes the caller then sees. `nanoseconds`
+     * estimates all of it on one thread: little work stays on the caller. Null: all of it does. */
+    void (*spread
+    )(struct backend *backend,
+      backend_piece_function *piece,
+      void *context,
+      int32_t count,
+      int64_t nanoseconds);
 
     /* required ops */
     void (*embed)(struct backend *backend, const struct embed_op *op);
@@ -393,6 +406,15 @@ void backend_experts(struct backend *backend, const struct experts_op *op);
 void backend_engram_gather(struct backend *backend, const struct engram_gather_op *op);
 void backend_engram_gate(struct backend *backend, const struct engram_gate_op *op);
 void backend_keep_rows(struct backend *backend, const struct keep_rows_op *op);
+
+/* backend.spread; 0 or 1 pieces never leave the caller. */
+void backend_spread(
+    struct backend *backend,
+    backend_piece_function *piece,
+    void *context,
+    int32_t count,
+    int64_t nanoseconds
+);
 
 #ifdef __cplusplus
 }

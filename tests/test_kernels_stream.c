@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_team.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -425,6 +426,44 @@ static void team_runs_every_chunk_once(void **state) {
     cpu_team_destroy(NULL);
 }
 
+struct spread_pieces {
+    pthread_t caller;
+    atomic_int runs[300];
+    atomic_int elsewhere; // pieces that another thread ran
+};
+
+static void count_piece(void *context, int32_t piece) {
+    struct spread_pieces *pieces = context;
+    atomic_fetch_add_explicit(&pieces->runs[piece], 1, memory_order_relaxed);
+    if (pthread_equal(pthread_self(), pieces->caller) == 0) {
+        atomic_fetch_add_explicit(&pieces->elsewhere, 1, memory_order_relaxed);
+    }
+}
+
+static void spread_runs_every_piece_once(void **state) {
+    (void)state;
+    for (int32_t threads = 1; threads <= 3; threads++) {
+        struct backend *backend = kernels_open(NULL, threads);
+        for (int32_t round = 0; round < 300; round++) {
+            struct spread_pieces pieces = {.caller = pthread_self()};
+            int32_t count = round;
+            backend_spread(backend, count_piece, &pieces, count, round % 2 == 0 ? 100 : 1000000);
+            for (int32_t i = 0; i < 300; i++) {
+                assert_int_equal(pieces.runs[i], i < count ? 1 : 0);
+            }
+            if (threads == 1 || count <= 1) {
+                assert_int_equal(pieces.elsewhere, 0);
+            }
+        }
+        backend_close(backend);
+    }
+    struct backend alone = {.name = "none"}; // without threads of its own
+    struct spread_pieces pieces = {.caller = pthread_self()};
+    backend_spread(&alone, count_piece, &pieces, 300, 1000000);
+    assert_int_equal(pieces.elsewhere, 0);
+    assert_int_equal(pieces.runs[299], 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stream_site_is_exact_everywhere),
@@ -437,6 +476,7 @@ int main(void) {
         cmocka_unit_test(exp_is_accurate),
         cmocka_unit_test(bf16_rounds_to_even_and_keeps_nan),
         cmocka_unit_test(team_runs_every_chunk_once),
+        cmocka_unit_test(spread_runs_every_piece_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

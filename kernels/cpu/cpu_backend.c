@@ -86,6 +86,28 @@ static result cpu_synchronize(struct backend *backend, struct error *error) {
     return OK;
 }
 
+struct spread_job {
+    backend_piece_function *piece;
+    void *context;
+};
+
+static void spread_chunk(void *context, int32_t thread, int32_t chunk) {
+    const struct spread_job *job = context;
+    (void)thread;
+    job->piece(job->context, chunk);
+}
+
+static void cpu_spread(
+    struct backend *backend,
+    backend_piece_function *piece,
+    void *context,
+    int32_t count,
+    int64_t nanoseconds
+) {
+    struct spread_job job = {piece, context};
+    cpu_team_run(cpu_of(backend)->team, spread_chunk, &job, count, nanoseconds);
+}
+
 /* Cuts scratch memory: the first pass only counts. */
 struct carver {
     unsigned char *memory; /* null while counting */
@@ -199,6 +221,7 @@ static void cpu_fill_common(struct backend *backend) {
     backend->download = cpu_copy;
     backend->copy = cpu_copy;
     backend->synchronize = cpu_synchronize;
+    backend->spread = cpu_spread;
 }
 
 /* Ceilings far above any model; below them no product of sizes overflows 64 bits. */
