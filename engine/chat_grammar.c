@@ -79,28 +79,64 @@ static result check_name(struct view name, struct error *error) {
 
 /* ` invoke name="NAME">`, the parameters, the closing tag: what follows the marker of a call. */
 static result add_tool(
-    struct turn *turn, const struct chat_tool *tool, uint32_t next, struct schema_choice *calls
+    struct turn *turn, const struct declared *declared, uint32_t next, struct schema_choice *calls
 ) {
-    CLEANUP(declared_deinit) struct declared declared = {0};
-    TRY(read_tool(&declared, tool, turn->error));
     bool is_left_out = turn->options->choice == CONSTRAINT_TOOLS_NAMED &&
-                       !view_equals(declared.name, turn->options->tool_name);
+                       !view_equals(declared->name, turn->options->tool_name);
     if (is_left_out) {
         return OK;
     }
-    TRY(check_name(declared.name, turn->error));
+    TRY(check_name(declared->name, turn->error));
     uint32_t node = 0;
     TRY(add_tag(turn, "\n</", " invoke>", next, &node));
-    if (json_type(declared.schema) != JSON_ABSENT) {
+    if (json_type(declared->schema) != JSON_ABSENT) {
         result status = schema_add_parameters(
-            turn->grammar, declared.schema, turn->dsml_id, node, &node, turn->error
+            turn->grammar, declared->schema, turn->dsml_id, node, &node, turn->error
         );
-        TRY_NOTE(turn->error, status, "tool '%.*s'", VIEW_ARGUMENTS(grammar_shown(declared.name)));
+        TRY_NOTE(turn->error, status, "tool '%.*s'", VIEW_ARGUMENTS(grammar_shown(declared->name)));
     }
     TRY(literal(turn, "\">\n", node, &node));
-    TRY(grammar_add_literal(turn->grammar, declared.name, node, &node, turn->error));
+    TRY(grammar_add_literal(turn->grammar, declared->name, node, &node, turn->error));
     TRY(literal(turn, " invoke name=\"", node, &node));
     return schema_choose(calls, node, turn->error);
+}
+
+/* `out` has room for all tools. A call of a name must mean one tool. */
+static result read_tools(const struct turn *turn, struct declared *out) {
+    const struct constraint_options *options = turn->options;
+    for (size_t i = 0; i < options->tool_count; i++) {
+        TRY(read_tool(&out[i], &options->tools[i], turn->error));
+        for (size_t other = 0; other < i; other++) {
+            if (view_equals(out[other].name, out[i].name)) {
+                FAIL(
+                    turn->error,
+                    INVALID_INPUT,
+                    "tools %zu and %zu are both named '%.*s'",
+                    other + 1,
+                    i + 1,
+                    VIEW_ARGUMENTS(grammar_shown(out[i].name))
+                );
+            }
+        }
+    }
+    return OK;
+}
+
+static result add_tools(struct turn *turn, uint32_t next, struct schema_choice *calls) {
+    size_t count = turn->options->tool_count;
+    struct declared *declared = calloc(count + 1, sizeof *declared);
+    if (declared == NULL) {
+        FAIL(turn->error, MEMORY, "no memory for %zu tools", count);
+    }
+    result added = read_tools(turn, declared);
+    for (size_t i = 0; i < count && is_ok(added); i++) {
+        added = add_tool(turn, &declared[i], next, calls);
+    }
+    for (size_t i = 0; i < count; i++) {
+        declared_deinit(&declared[i]);
+    }
+    free(declared);
+    return added;
 }
 
 /* Calls a line each and the end of the block: what follows `<DSML calls>` and a line end. */
@@ -112,9 +148,7 @@ static result add_calls(struct turn *turn, uint32_t *out) {
     uint32_t first = 0;
     TRY(add_tag(turn, "\n</", " calls>", turn->end, &close));
     TRY(grammar_add_link(turn->grammar, &after, turn->error));
-    for (size_t i = 0; i < options->tool_count; i++) {
-        TRY(add_tool(turn, &options->tools[i], after, &calls));
-    }
+    TRY(add_tools(turn, after, &calls));
     if (!calls.has_any) {
         FAIL(
             turn->error,
@@ -203,6 +237,10 @@ static result find_marker(
 }
 
 static result check_options(const struct constraint_options *options, struct error *error) {
+    int64_t choice = (int64_t)options->choice; /* a value that no name stands for */
+    if (choice < CONSTRAINT_TOOLS_NONE || choice > CONSTRAINT_TOOLS_NAMED) {
+        FAIL(error, INVALID_INPUT, "there is no choice of tools %lld", (long long)choice);
+    }
     if (options->tool_count > CONSTRAINT_TOOLS_MAX) {
         FAIL(error, LIMIT, "%zu tools; at most %d", options->tool_count, CONSTRAINT_TOOLS_MAX);
     }

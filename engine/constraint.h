@@ -54,7 +54,7 @@ struct constraint_options {
 
 /* The vocabulary is borrowed and outlives the constraint. The caller holds one reference. Expected
  * errors: UNSUPPORTED (a schema's keyword; names tool and path), INVALID_INPUT (a schema that is
- * none, a tool that is not declared, a vocabulary without the format's control tokens), LIMIT (too
+ * none, a choice that is none, a tool that is not declared, two of one name, a vocabulary without the format's control tokens), LIMIT (too
  * deep, recursive or large, with the numbers); beside these MEMORY. */
 MUST_CHECK result constraint_create(
     struct constraint **out,

@@ -160,8 +160,8 @@ engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, stru
 struct sequence_seed {
     uint64_t seed; /* first 8 bytes of a hash of the parent's and the index, 53 bits of them */
     uint64_t parent_seed; /* 0 without a parent */
-    int32_t fork_index;   /* forks of the parent before this one; -1: not a fork */
-    bool has_seed;        /* false before the first generation of a sequence that is not a fork */
+    int32_t fork_index;   /* forks of the parent before this one; -1: not from a parent's seed */
+    bool has_seed; /* false before the first generation, but of a fork whose parent had a seed */
 };
 /* The seed is that of the first generation that gave one, or the fork's. Expected errors: NOT_FOUND. */
 MUST_CHECK result engine_sequence_seed(
@@ -258,7 +258,7 @@ struct generation_facts {
     /* Whole context before the first sampled token; when that was never reached (a cancel, a deadline,
      * an error), the part that was reused or evaluated. */
     int32_t prompt_tokens;
-    int32_t reused;        /* of these, global KV that was there: H, the hit position */
+    int32_t reused; /* of these, global KV that was there: H, the hit position */
     int32_t evaluated;
     int32_t
         rebuilt; /* rows that ran for their windows only: H - rebuilt_from, W per replay of a contract */
@@ -410,7 +410,7 @@ void engine_cache_status(struct engine *engine, struct engine_cache_status *out)
 const char *engine_miss_name(int32_t miss);
 
 enum cache_tier { CACHE_TIER_TREE, CACHE_TIER_SNAPSHOTS, CACHE_TIER_HOST, CACHE_TIER_DISK };
-/* Drops content as pressure would: for tests. `blocks` of the least valuable, or 0 for all. */
+/* Drops content as pressure would: for tests. `blocks` of the least valuable, 0 for all, below 0 for none. */
 void engine_cache_drop(struct engine *engine, enum cache_tier tier, int32_t blocks);
 /* Returns when all blocks that wait to be written are on disk, or given up. */
 void engine_cache_flush(struct engine *engine);

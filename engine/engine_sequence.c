@@ -105,7 +105,11 @@ static result check_parent(
     return OK;
 }
 
+/* Without a seed of the parent there is nothing to derive from: the child gets one as a new sequence does. */
 static struct sequence_seed child_seed(struct context *parent) {
+    if (!parent->seed.has_seed) {
+        return (struct sequence_seed){.fork_index = -1};
+    }
     uint64_t index = parent->fork_count++;
     return (struct sequence_seed){
         .seed = sampling_child_seed(parent->seed.seed, index),

@@ -36,6 +36,10 @@ static result check_replay(
     struct error *error
 ) {
     int32_t window = store->options.window;
+    int64_t kind = (int64_t)replay->kind;
+    if (kind != WINDOW_REPLAY_ENCODER && kind != WINDOW_REPLAY_DECODER) {
+        FAIL(error, INVALID_INPUT, "there is no kind of replay %lld", (long long)kind);
+    }
     if (replay->kind == WINDOW_REPLAY_ENCODER) {
         if (replay->position <= window || replay->position <= above || replay->position >= count ||
             replay->position % 2 != 0) {

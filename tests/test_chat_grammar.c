@@ -422,6 +422,13 @@ static void options_that_make_no_turn_are_refused_by_name(void **state) {
     refuse(&options, RESULT_INVALID_INPUT, "a turn inside calls needs tools");
     options.tool_count = CONSTRAINT_TOOLS_MAX + 1;
     refuse(&options, RESULT_LIMIT, "257 tools; at most 256");
+    options.choice = (enum constraint_choice)99;
+    refuse(&options, RESULT_INVALID_INPUT, "there is no choice of tools 99");
+    struct chat_tool twins[3] = {{.name = view_of_text("f")}, {.name = view_of_text("g")}};
+    twins[2].function = view_of_text("{\"name\": \"f\"}"); /* the other form */
+    options = (struct constraint_options
+    ){.tools = twins, .tool_count = 3, .choice = CONSTRAINT_TOOLS_AUTO};
+    refuse(&options, RESULT_INVALID_INPUT, "tools 1 and 3 are both named 'f'");
 }
 
 static void vocabulary_without_markers_is_refused_by_name(void **state) {

@@ -241,6 +241,14 @@ static void every_miss_has_its_reason(void **state) {
     once(&warm, &(struct ask){.ids = prompt, .count = 600, .sampled = 1}, &got);
     assert_string_equal(got.facts.miss, "divergent");
     assert_int_equal(got.facts.miss_token, 301);
+    struct engine_cache_status before;
+    struct engine_cache_status after;
+    engine_cache_status(warm.engine, &before);
+    engine_cache_drop(warm.engine, CACHE_TIER_SNAPSHOTS, -1); /* fewer than none: none */
+    engine_cache_drop(warm.engine, CACHE_TIER_TREE, INT32_MIN);
+    engine_cache_status(warm.engine, &after);
+    assert_true(before.nodes > 0 && after.nodes == before.nodes);
+    assert_int_equal(after.snapshots, before.snapshots);
     engine_cache_drop(warm.engine, CACHE_TIER_SNAPSHOTS, 0);
     engine_cache_drop(warm.engine, CACHE_TIER_TREE, 0);
     once(&warm, &ask, &got);
@@ -463,6 +471,11 @@ static void contract_that_is_wrong_is_refused(void **state) {
         assert_int_equal(refused.code, RESULT_INVALID_INPUT);
         assert_true(strlen(error.message) > 10);
     }
+    const struct window_replay unknown[] = {
+        {(enum window_replay_kind)99, 100}, {WINDOW_REPLAY_DECODER, 150}};
+    request.contract = unknown;
+    assert_int_equal(engine_generate(warm.engine, &request, &error).code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "there is no kind of replay 99"));
     request.contract_count = ENGINE_REPLAYS_MAX + 1;
     assert_true(is_failed(engine_generate(warm.engine, &request, &error)));
     request.contract_count = 0;

@@ -419,6 +419,48 @@ static void forks_have_seeds_of_their_own(void **state) {
     close_engine(&fixture);
 }
 
+static void fork_of_a_sequence_without_a_seed_has_none(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct error error = {0};
+    struct sequence_seed seed;
+    open_engine(&fixture, 2, 512);
+    int32_t prompt[PROMPT];
+    int32_t tokens[TOKENS];
+    int32_t count = 0;
+    make_prompt(prompt, PROMPT, 3);
+    uint64_t parent = create(&fixture);
+    uint64_t child = 0;
+    assert_true(is_ok(engine_sequence_fork(fixture.engine, parent, &child, &error)));
+    assert_true(is_ok(engine_sequence_seed(fixture.engine, child, &seed, &error)));
+    assert_true(!seed.has_seed && seed.fork_index == -1 && seed.parent_seed == 0);
+    const struct generation_request request = {
+        .sequence = child,
+        .append = prompt,
+        .append_count = PROMPT,
+        .sampling = {.temperature = 1, .top_p = 1},
+        .uses_sequence_seed = true,
+        .tokens_max = 4,
+    };
+    assert_int_equal(engine_generate(fixture.engine, &request, &error).code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "no seed yet"));
+    /* Its first generation gives it one, as a new sequence gets it; the parent's stays its own. */
+    must_generate(&fixture, child, prompt, PROMPT, 4);
+    struct engine_event end = collect(&fixture, child, tokens, &count);
+    assert_true(end.facts.seed == 42 && end.facts.parent_seed == 0 && end.facts.fork_index == -1);
+    assert_true(is_ok(engine_sequence_seed(fixture.engine, child, &seed, &error)));
+    assert_true(seed.has_seed && seed.seed == 42);
+    assert_true(is_ok(engine_sequence_seed(fixture.engine, parent, &seed, &error)));
+    assert_false(seed.has_seed);
+    engine_sequence_destroy(fixture.engine, child);
+    must_generate(&fixture, parent, prompt, PROMPT, 4);
+    (void)collect(&fixture, parent, tokens, &count);
+    assert_true(is_ok(engine_sequence_fork(fixture.engine, parent, &child, &error)));
+    assert_true(is_ok(engine_sequence_seed(fixture.engine, child, &seed, &error)));
+    assert_true(seed.has_seed && seed.seed == sampling_child_seed(42, 0) && seed.fork_index == 0);
+    close_engine(&fixture);
+}
+
 /* ---- waiting --------------------------------------------------------------------------------- */
 
 static void requests_wait_for_blocks_or_are_refused(void **state) {
@@ -665,6 +707,7 @@ int main(void) {
         cmocka_unit_test(constrained_text_fits_its_schema),
         cmocka_unit_test(deadline_that_passes_ends_by_name),
         cmocka_unit_test(forks_have_seeds_of_their_own),
+        cmocka_unit_test(fork_of_a_sequence_without_a_seed_has_none),
         cmocka_unit_test(requests_wait_for_blocks_or_are_refused),
         cmocka_unit_test(large_request_does_not_hold_up_idle_engine),
         cmocka_unit_test(prompt_alone_takes_no_more_than_its_blocks),
