@@ -509,7 +509,12 @@ static void stop_by_reason(struct agent *agent) {
         } else if (agent->context_tokens >= agent->context_max) {
             stop_set(agent, AGENT_STOP_CONTEXT, "all %d tokens are used", agent->context_max);
         } else {
-            stop_set(agent, AGENT_STOP_LENGTH, "no end after %d tokens", agent->turn_tokens_max);
+            stop_set(
+                agent,
+                AGENT_STOP_LENGTH,
+                "no end after %d tokens: see --max-turn-tokens",
+                agent->turn_tokens_max
+            );
         }
     }
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CANCELLED) {

@@ -217,7 +217,13 @@ bool cli_i64(
 bool cli_u64(const struct cli_arguments *arguments, const char *name, uint64_t *out) {
     const char *text = cli_value(arguments, name);
     if (text != NULL && !parse_u64(view_of_text(text), out)) {
-        (void)cli_usage(arguments, "--%s wants a whole number, not '%.60s'", name, text);
+        (void)cli_usage(
+            arguments,
+            "--%s wants a whole number from 0 to %llu, not '%.60s'",
+            name,
+            (unsigned long long)UINT64_MAX,
+            text
+        );
         return false;
     }
     return true;

@@ -23,10 +23,9 @@
 #define SYSTEM_TEXT                                                                                \
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
     "asks."
-#define TASK_BYTES_MAX ((size_t)1 << 20)
-#define FILES_MIN      128
-#define CLOCK_JUMP_MS  60000 /* less is a clock that is set right */
-#define POOL_THREADS   6     /* of libuv (4), the engine and the sandbox */
+#define FILES_MIN     128
+#define CLOCK_JUMP_MS 60000 /* less is a clock that is set right */
+#define POOL_THREADS  6     /* of libuv (4), the engine and the sandbox */
 
 static const struct cli_option run_options_table[] = {
     {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
@@ -45,16 +44,17 @@ static const struct cli_option run_options_table[] = {
     {"speculate", 0, "MODE", "auto (default), off, lookup or draft: faster, the same text"},
     {"draft-max", 0, "N", "1 to 16: tokens of one draft (default: what pays)"},
     {"constrain-tools", 0, "on|off", "tool calls must fit their schemas (default: off)"},
-    {"max-thinking",
-     0,
-     "N|off",
-     "end a turn that thinks N tokens on end (default: half the context)"},
+    {"max-thinking", 0, "N|off", "end a turn that thinks N tokens (default: half the context)"},
     {"max-call", 0, "N|off", "end a turn with N tokens in open calls (default: half the context)"},
     {"max-repeats", 0, "N|off", "end a turn that repeats a text N times on end (default: 32)"},
     {"logprobs", 0, "N", "with --json: each token with the N (0 to 20) likeliest in its place"},
     {"seed", 0, "N", "of the sampler (default: drawn, and recorded)"},
     {"max-time", 0, "TIME", "stop after 90s, 10m, 2h (default: no limit)"},
     {"max-tokens", 0, "N", "stop after N written tokens (default: no limit)"},
+    {"max-turn-tokens",
+     0,
+     "N",
+     "at most N tokens in one turn (default: the model's, see man page)"},
     {"max-turns", 0, "N", "stop after N turns (default: the model's agent.json, else 40)"},
     {"tools", 0, "NAMES", "tools to offer, comma-separated (default: shell,read,edit,write)"},
     {"window", 0, "MODE", "exact (default), or replay: approximate, fewer decoder rows"},
@@ -63,10 +63,7 @@ static const struct cli_option run_options_table[] = {
     {"cache", 0, "SIZE", "cache on disk: at most SIZE, or off (default: 16G, or a quarter free)"},
     {"cache-hours", 0, "N", "keep what is cached on disk for N hours (default: 72)"},
     {"cache-writes", 0, "SIZE", "write at most SIZE an hour to it (default: 8G)"},
-    {"cache-memory",
-     0,
-     "SIZE",
-     "cache in memory beside the live context, or off (default: see man page)"},
+    {"cache-memory", 0, "SIZE", "cache in memory beside the live context, or off (see man page)"},
     {"snapshots", 0, "SIZE", "memory for window snapshots, or off (default: a tenth)"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
     {"json", 0, NULL, "write one JSON object a line instead of text"},
@@ -90,6 +87,7 @@ struct run_host {
     struct constraint *constraint; /* of tool calls; null: none */
     struct buffer generation;      /* settings as the record keeps them */
     uint64_t sequence;
+    bool is_context_wrong; /* --context, which the model does not have */
 };
 
 struct probe_job {
@@ -308,6 +306,14 @@ host_open_view(struct run_host *host, const struct run_settings *settings, struc
     return display_create(&host->display, &options, host->output, error);
 }
 
+/* Whether a plan that failed would not have, with the shortest context. */
+static bool context_is_wrong(struct engine_options options) {
+    struct engine_plan plan;
+    struct error ignored;
+    options.context_max = 1;
+    return engine_plan_make(&options, &plan, &ignored).code != RESULT_INVALID_INPUT;
+}
+
 static result
 host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
     const struct cache_settings *cache = &settings->cache;
@@ -326,7 +332,9 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
         .wake_context = host->loop,
     };
     struct engine_plan plan;
-    TRY(engine_plan_make(&options, &plan, error));
+    result planned = engine_plan_make(&options, &plan, error);
+    host->is_context_wrong = planned.code == RESULT_INVALID_INPUT && context_is_wrong(options);
+    TRY(planned);
     CLEANUP(buffer_deinit) struct buffer line;
     buffer_init(&line, 4096);
     TRY(plan_describe(&plan, &line, error));
@@ -489,7 +497,7 @@ static result run_agent(
         .tool_count = host->declarations.count,
         .effort = settings->effort,
         .turns_max = (int32_t)settings->turns_max,
-        .turn_tokens_max = settings->model_settings.turn_tokens_max,
+        .turn_tokens_max = (int32_t)settings->turn_tokens_max,
         .tokens_max = settings->tokens_max,
         .time_ms_max = settings->time_ms_max,
         .context_max = options.engine_info.context_max,
@@ -613,6 +621,9 @@ static int host_open(struct run_host *host, const struct run_settings *settings)
     }
     probe_join(&probe);
     host->sandbox = probe.sandbox; /* host_close closes it */
+    if (host->is_context_wrong) {
+        return cli_usage(settings->arguments, "--context: %s", error.message);
+    }
     struct error place = {0};
     if (opened.code == RESULT_INVALID_INPUT && host->sandbox != NULL &&
         is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &place))) {
@@ -643,6 +654,43 @@ resolve_generation(struct run_host *host, struct run_settings *settings, struct 
     return generation_settings_write(&settings->generation, &host->generation, error);
 }
 
+/* A context without room for the first prompt and a token is refused before anything is recorded. */
+static int check_prompt(const struct run_host *host, const struct run_settings *settings) {
+    struct error error = {0};
+    struct engine_info info;
+    engine_get_info(host->engine, &info);
+    size_t count = 0;
+    const struct chat_message messages[] = {
+        {.role = CHAT_SYSTEM,
+         .content = view_of_text(SYSTEM_TEXT),
+         .tools = host->declarations.tools,
+         .tool_count = host->declarations.count},
+        {.role = CHAT_USER, .content = buffer_view(&settings->task)},
+    };
+    result encoded =
+        prompt_count(host->encoder, messages, COUNT_OF(messages), settings->effort, &count, &error);
+    if (is_failed(encoded)) {
+        return cli_fail_error(encoded, &error);
+    }
+    if (count < (size_t)info.context_max) {
+        return STATUS_DONE;
+    }
+    if (settings->context_max > 0) {
+        return cli_usage(
+            settings->arguments,
+            "--context %d leaves the model no room: the prompt alone has %zu tokens",
+            info.context_max,
+            count
+        );
+    }
+    return cli_fail(
+        STATUS_REFUSED,
+        "the prompt has %zu tokens, and the model's context no more than %d",
+        count,
+        info.context_max
+    );
+}
+
 static int run_opened(struct run_host *host, struct run_settings *settings) {
     struct error error = {0};
     struct run_outcome outcome = {0};
@@ -667,6 +715,12 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     opened = resolve_generation(host, settings, &error);
     if (is_ok(opened)) {
         opened = host_open_tools(host, settings, &error);
+    }
+    if (is_ok(opened) && host->record == NULL) {
+        status = check_prompt(host, settings);
+        if (status != STATUS_DONE) {
+            return status;
+        }
     }
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);

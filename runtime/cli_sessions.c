@@ -1,5 +1,6 @@
 /* hearth sessions: what was recorded. Reads beside a running writer. */
 #include "cli.h"
+#include "generation_settings.h"
 #include "paths.h"
 
 #include "sandbox/sandbox.h"
@@ -195,6 +196,33 @@ show_call(struct buffer *out, const struct session_call *call, bool outputs, str
     );
 }
 
+/* As the options that they stand for, on one line. */
+static result
+show_settings(struct buffer *out, const char *prefix, struct view settings, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    TRY(generation_settings_describe(settings, &text, error));
+    return put_lines(out, prefix, buffer_view(&text), error);
+}
+
+static result show_sampling(
+    struct buffer *out,
+    const char *prefix,
+    const struct session_sampler *sampler,
+    struct error *error
+) {
+    return buffer_append_format(
+        out,
+        error,
+        "%stemperature %g, top-p %g, effort %" PRId64 ", seed %" PRIu64 "\n",
+        prefix,
+        sampler->temperature,
+        sampler->top_p,
+        sampler->effort,
+        sampler->seed
+    );
+}
+
 /* Where the windows and the reused tokens came from, and why not more was reused. */
 static result
 show_contract(struct buffer *out, const struct session_cache_facts *cache, struct error *error) {
@@ -279,8 +307,36 @@ show_end(struct buffer *out, const struct session_turn_end *end, struct error *e
     return buffer_append_text(out, "\n", error);
 }
 
-static result
-show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, struct error *error) {
+/* What is sampled otherwise than before; a fork's seed is shown with its turn. */
+static result show_changes(
+    struct buffer *out,
+    const struct session_sampler *before,
+    const struct session_turn_end *end,
+    struct error *error
+) {
+    const struct session_sampler *now = &end->sampler;
+    bool is_same = memcmp(&before->temperature, &now->temperature, sizeof now->temperature) == 0 &&
+                   memcmp(&before->top_p, &now->top_p, sizeof now->top_p) == 0 &&
+                   before->effort == now->effort &&
+                   (before->seed == now->seed || end->fork_index >= 0);
+    if (!is_same) {
+        TRY(show_sampling(out, "  sampling now: ", now, error));
+    }
+    if (view_equals(before->settings, now->settings)) {
+        return OK;
+    }
+    return now->settings.length == 0 ? buffer_append_text(out, "  settings now: none\n", error)
+                                     : show_settings(out, "  settings now: ", now->settings, error);
+}
+
+/* *sampler: of the turn before, then of this one. */
+static result show_turn(
+    struct buffer *out,
+    const struct session_turn *turn,
+    bool outputs,
+    struct session_sampler *sampler,
+    struct error *error
+) {
     const struct session_cache_facts *cache = &turn->end.cache;
     TRY(buffer_append_format(out, error, "turn %" PRId64, turn->index + 1));
     if (turn->is_finished) {
@@ -299,6 +355,8 @@ show_turn(struct buffer *out, const struct session_turn *turn, bool outputs, str
             VIEW_ARGUMENTS(turn->end.stop_reason)
         ));
         TRY(show_end(out, &turn->end, error));
+        TRY(show_changes(out, sampler, &turn->end, error));
+        *sampler = turn->end.sampler;
         TRY(show_contract(out, cache, error));
     } else {
         TRY(buffer_append_text(out, ": not finished\n", error));
@@ -338,16 +396,8 @@ show_head(struct buffer *out, const struct session_summary *session, struct erro
     TRY(put_lines(out, "model     ", session->begin.model, error));
     TRY(put_lines(out, "digest    ", session->begin.model_digest, error));
     TRY(put_lines(out, "backend   ", session->begin.backend, error));
-    TRY(buffer_append_format(
-        out,
-        error,
-        "sampling  temperature %g, top-p %g, effort %" PRId64 ", seed %" PRIu64 "\n",
-        session->begin.sampler.temperature,
-        session->begin.sampler.top_p,
-        session->begin.sampler.effort,
-        session->begin.sampler.seed
-    ));
-    TRY(put_lines(out, "settings  ", session->begin.sampler.settings, error));
+    TRY(show_sampling(out, "sampling  ", &session->begin.sampler, error));
+    TRY(show_settings(out, "settings  ", session->begin.sampler.settings, error));
     const struct session_usage *usage = &session->usage;
     TRY(buffer_append_format(
         out,
@@ -414,8 +464,9 @@ show_text(const struct session_tree *tree, bool outputs, struct buffer *out, str
         if (tree->agent_count > 1) {
             TRY(buffer_append_format(out, error, "agent %s\n", agent->id.text));
         }
+        struct session_sampler sampler = tree->session.begin.sampler;
         for (size_t k = 0; k < agent->turn_count; k++) {
-            TRY(show_turn(out, &agent->turns[k], outputs, error));
+            TRY(show_turn(out, &agent->turns[k], outputs, &sampler, error));
         }
     }
     if (tree->session.verdict.length > 0) {

@@ -144,11 +144,24 @@ stop_string_take(struct generation_settings *settings, struct view text, struct 
     if (settings->stop_count == STOP_STRINGS_MAX) {
         FAIL(error, LIMIT, "takes at most %d strings", STOP_STRINGS_MAX);
     }
-    settings->stops[settings->stop_count] = text;
-    const struct stop_options check = {
-        .strings = settings->stops, .string_count = settings->stop_count + 1};
-    TRY(stop_check(&check, error));
-    settings->stop_count++;
+    size_t number = settings->stop_count + 1; /* as people count what they gave */
+    if (text.length == 0) {
+        FAIL(error, INVALID_INPUT, "number %zu is empty", number);
+    }
+    if (text.length > STOP_STRING_BYTES_MAX) {
+        FAIL(
+            error,
+            LIMIT,
+            "number %zu has %zu bytes, at most %d are taken",
+            number,
+            text.length,
+            STOP_STRING_BYTES_MAX
+        );
+    }
+    if (!utf8_is_valid(text)) {
+        FAIL(error, INVALID_INPUT, "number %zu is not UTF-8 text", number);
+    }
+    settings->stops[settings->stop_count++] = text;
     return OK;
 }
 
@@ -435,6 +448,90 @@ result generation_settings_write(
     }
     json_write_object_end(&writer);
     return json_writer_finish(&writer);
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+/* A word as it is; other text as a JSON string, so that its ends are seen and it stays on its line. */
+static result
+describe_text(struct view raw, struct view text, struct buffer *out, struct error *error) {
+    bool is_word = text.length > 0;
+    for (size_t i = 0; i < text.length && is_word; i++) {
+        unsigned char c = text.data[i];
+        is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  (c != '\0' && strchr("=.,-_", c) != NULL);
+    }
+    return buffer_append(out, is_word ? text : raw, error);
+}
+
+static bool may_be_off(struct view key) {
+    for (size_t i = 0; i < COUNT_OF(whole_rows); i++) {
+        if (view_equals_text(key, whole_rows[i].key)) {
+            return whole_rows[i].may_be_off;
+        }
+    }
+    return false;
+}
+
+/* One option with one value. */
+static result
+describe_one(struct view key, struct json_value value, struct buffer *out, struct error *error) {
+    struct view text;
+    bool is_on = false;
+    int64_t number = 0;
+    TRY(buffer_append_text(out, out->length > 0 ? " --" : "--", error));
+    size_t start = out->length;
+    TRY(buffer_append(out, key, error));
+    for (size_t i = start; i < out->length; i++) {
+        out->data[i] = out->data[i] == '_' ? '-' : out->data[i];
+    }
+    TRY(buffer_append_text(out, " ", error));
+    if (json_as_string(value, &text)) {
+        return describe_text(json_raw(value), text, out, error);
+    }
+    if (json_as_bool(value, &is_on)) {
+        return buffer_append_text(out, is_on ? "on" : "off", error);
+    }
+    if (may_be_off(key) && json_as_i64(value, &number) && number == 0) {
+        return buffer_append_text(out, "off", error);
+    }
+    return buffer_append(out, json_raw(value), error);
+}
+
+static result describe(struct view recorded, struct buffer *out, struct error *error) {
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    TRY(json_parse(recorded, NULL, &document, error));
+    struct json_value root = json_root(document);
+    if (json_type(root) != JSON_OBJECT) {
+        FAIL(error, CORRUPT, "a %s instead of an object", json_type_name(json_type(root)));
+    }
+    for (struct json_value member = json_first(root); json_type(member) != JSON_ABSENT;
+         member = json_next(member)) {
+        struct view key = json_name(member);
+        if (json_type(member) != JSON_ARRAY) {
+            TRY(describe_one(key, member, out, error));
+            continue;
+        }
+        for (struct json_value item = json_first(member); json_type(item) != JSON_ABSENT;
+             item = json_next(item)) {
+            TRY(describe_one(key, item, out, error));
+        }
+    }
+    return OK;
+}
+
+result generation_settings_describe(struct view recorded, struct buffer *out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    if (recorded.length == 0) {
+        return OK;
+    }
+    struct error problem = {0};
+    result described = describe(recorded, &text, &problem);
+    if (described.code == RESULT_MEMORY) {
+        FAIL(error, MEMORY, "no memory for recorded settings");
+    }
+    return buffer_append(out, is_ok(described) ? buffer_view(&text) : recorded, error);
 }
 
 /* ---- use ------------------------------------------------------------------------------------ */

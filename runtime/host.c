@@ -107,6 +107,28 @@ void text_model_close(struct text_model *model) {
     *model = (struct text_model){0};
 }
 
+result prompt_count(
+    const struct chat_encoder *encoder,
+    const struct chat_message *messages,
+    size_t message_count,
+    int32_t effort,
+    size_t *out,
+    struct error *error
+) {
+    CLEANUP(token_list_deinit) struct token_list ids;
+    token_list_init(&ids, TOKEN_LIST_CEILING_DEFAULT);
+    struct chat_request request = {
+        .messages = messages,
+        .message_count = message_count,
+        .options = chat_options_default(),
+    };
+    request.options.effort = effort;
+    request.options.keep_thinking = true;
+    TRY(chat_encode(&ids, encoder, &request, error));
+    *out = ids.count;
+    return OK;
+}
+
 /* ---- tools ---------------------------------------------------------------------------------- */
 
 static result declarations_fill(uint32_t set, struct tool_declarations *out, struct error *error) {

@@ -34,6 +34,16 @@ MUST_CHECK result
 text_model_open(const char *directory, struct text_model *out, struct error *error);
 void text_model_close(struct text_model *model); /* usable with CLEANUP */
 
+/* Tokens of a first prompt as an agent sends it. Expected errors: those of chat_encode. */
+MUST_CHECK result prompt_count(
+    const struct chat_encoder *encoder,
+    const struct chat_message *messages,
+    size_t message_count,
+    int32_t effort,
+    size_t *out,
+    struct error *error
+);
+
 /* The declarations of a set of tools, for prompt and record. */
 struct tool_declarations {
     struct chat_tool *tools; /* views into `texts` and static data */

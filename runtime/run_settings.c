@@ -74,6 +74,7 @@ int settings_numbers(struct run_settings *settings) {
         !cli_u64(arguments, "seed", &settings->seed) ||
         !cli_duration(arguments, "max-time", &settings->time_ms_max) ||
         !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
+        !cli_i64(arguments, "max-turn-tokens", 1, INT32_MAX, &settings->turn_tokens_max) ||
         !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
         !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
         !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
@@ -285,6 +286,9 @@ int settings_places(struct run_settings *settings) {
     }
     if (settings->turns_max == 0) {
         settings->turns_max = settings->model_settings.turns_max;
+    }
+    if (settings->turn_tokens_max == 0) {
+        settings->turn_tokens_max = settings->model_settings.turn_tokens_max;
     }
     settings->declared_tools = settings->tools;
     if (settings->record != NULL) {

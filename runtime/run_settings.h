@@ -27,7 +27,7 @@ struct run_settings {
     uint32_t tools;          /* that may be called */
     uint32_t declared_tools; /* to the model */
     int32_t effort;
-    int64_t time_ms_max, tokens_max, turns_max, context_max, threads;
+    int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads;
     bool has_seed;
     uint64_t seed;
     double temperature, top_p; /* negative: the model's default */

@@ -183,6 +183,7 @@ def test_wrong_option_values_are_refused():
         ("--max-time", ["0", "-5s", "soon", "10x", "1e99h", ""]),
         ("--max-tokens", ["0", "-1", "x"]),
         ("--max-turns", ["0", "x"]),
+        ("--max-turn-tokens", ["0", "x", "3000000000"]),
         ("--window", ["maybe", ""]),
         ("--threads", ["0", "x", "100000"]),
         ("--tools", ["fly", "shell,fly"]),
@@ -211,6 +212,8 @@ def test_wrong_option_values_are_refused():
                 (["--speculate", "off", "--draft-max", "2"], "leaves nothing for --draft-max"),
                 (["--stop", b"\xff"], "--stop: .*UTF-8"),
                 (["--stop", "x"] * 65, "--stop: takes at most 64"),
+                (["--stop", "x", "--stop", ""], "--stop: number 2 is empty"),
+                (["--seed", "-1"], "--seed wants a whole number from 0 to 18446744073709551615"),
                 (["--logit-bias", ",".join(f"{i}=1" for i in range(1025))], "at most 1024 tokens"),
                 (["--seed", "1"] * 257, "more than 256 options")]:
             check(scratch.run("task", *values), 2, err=reason)
@@ -412,7 +415,27 @@ def test_run_refuses_bad_models():
             check(done, 5, err="^hearth: ")
             assert done.stderr.count(b"\n") == 1, done.stderr
         check(scratch.run("x", "--model", str(scratch.path / "missing")), 5, err="missing")
-        check(scratch.run("x", "--context", "2000000000"), 5, err="^hearth: ")
+
+def test_a_context_that_cannot_be_is_refused_by_name():
+    with Scratch() as scratch:
+        check(scratch.run("x", "--context", "2000000000"), 2,
+              err=r"^hearth: --context: a context of 2000000000 tokens is not between 1 and the model's \d+\n")
+        needs_sandbox()
+        done = check(scratch.run("x", "--context", "1"), 2,
+                     err=r"^hearth: --context 1 leaves the model no room: the prompt alone has \d+ tokens\n")
+        needed = int(re.search(rb"alone has (\d+) tokens", done.stderr).group(1))
+        check(scratch.run("x", "--context", str(needed)), 2, err=f"--context {needed} leaves")
+        check(hearth("sessions", "list", "--state", scratch.state), 0, out="^no sessions\n$")
+        done = scratch.run("x", *GREEDY, "--context", str(needed + 1))
+        check(done, 1, out="the context is full")  # one token was written
+
+
+def test_a_turn_is_cut_at_its_limit():
+    needs_sandbox()
+    with Scratch() as scratch:
+        check(scratch.run("Say it.", *GREEDY, "--max-turn-tokens", "3"), 1,
+              out=r"did not end its turn \(no end after 3 tokens: see --max-turn-tokens\)")
+        assert scratch.tree()["agents"][0]["turns"][0]["output_tokens"] == 3
 
 
 def test_run_refuses_what_does_not_fit_into_memory():
@@ -517,13 +540,20 @@ def test_settings_are_recorded_shown_and_go_on():
         session = next(event for event in events if event["event"] == "session")
         assert session["settings"] == wanted == settings_of(scratch), session
         shown = hearth("sessions", "show", "--state", scratch.state).stdout.decode()
-        assert re.search(r'^settings  \{.*"top_k":40,', shown, flags=re.M), shown
+        assert re.search(
+            r'^settings  --top-k 40 --max-thinking 900 --max-call off --max-repeats 8 --min-p 0\.01 .*'
+            r'--logit-bias 5=-1,9=never --stop "no such text" --stop "a\\nb"$',
+            shown, flags=re.M), shown
+        assert " now: " not in shown, shown
         # What is not given goes on; what is given replaces.
         again = ["run", "--resume", "last", "--max-tokens", "6", "--state", scratch.state]
         check(hearth(*again, "--top-k", "7", "--logit-bias", "6=1", "--max-call", "50"), 4)
         turn = scratch.tree()["agents"][0]["turns"][-1]
         changed = dict(wanted, top_k=7, logit_bias="6=1", max_call=50)
         assert turn["sampler"]["settings"] == changed, turn["sampler"]
+        shown = hearth("sessions", "show", "--state", scratch.state).stdout.decode()
+        assert len(re.findall(r"^  settings now: --top-k 7 .*--max-call 50 .*--logit-bias 6=1 ",
+                              shown, flags=re.M)) == 1, shown
         check(hearth(*again), 4)
         assert scratch.tree()["agents"][0]["turns"][-1]["sampler"]["settings"] == changed
 

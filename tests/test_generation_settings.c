@@ -125,6 +125,9 @@ static void mutated_records_are_refused_or_within_limits(void **state) {
         settings_begin(&settings);
         struct view view = view_of(text, sizeof whole - 1 - next_random(&random) % 2);
         result restored = generation_settings_restore(&settings, &nothing_given, view, &error);
+        CLEANUP(buffer_deinit) struct buffer shown;
+        buffer_init(&shown, BUFFER_CEILING_DEFAULT);
+        assert_true(is_ok(generation_settings_describe(view, &shown, &error)));
         if (is_ok(restored)) {
             taken++;
             generation_settings_resolve(&settings, 4096);
@@ -142,11 +145,32 @@ static void mutated_records_are_refused_or_within_limits(void **state) {
     assert_true(taken > MUTATIONS / 50 && taken < MUTATIONS);
 }
 
+static void record_is_described_as_its_options(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"", ""},
+        {"{}", ""},
+        {"{\"top_k\":40,\"speculate\":\"lookup\"}", "--top-k 40 --speculate lookup"},
+        {"{\"max_call\":0,\"constrain_tools\":true}", "--max-call off --constrain-tools on"},
+        {"{\"stop\":[\"a b\",\"c\"],\"logit_bias\":\"5=-1,9=never\"}",
+         "--stop \"a b\" --stop c --logit-bias 5=-1,9=never"},
+        {"{\"top_k\":", "{\"top_k\":"}, /* what cannot be read stays */
+        {"[1]", "[1]"},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        CLEANUP(buffer_deinit) struct buffer text;
+        buffer_init(&text, BUFFER_CEILING_DEFAULT);
+        assert_true(is_ok(generation_settings_describe(view_of_text(cases[i][0]), &text, NULL)));
+        assert_string_equal(buffer_text(&text), cases[i][1]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(record_comes_back_as_it_was_written),
         cmocka_unit_test(nothing_recorded_gives_the_defaults),
         cmocka_unit_test(wrong_records_are_damage_by_name),
+        cmocka_unit_test(record_is_described_as_its_options),
         cmocka_unit_test(mutated_records_are_refused_or_within_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
