@@ -622,9 +622,20 @@ static void put_cut(struct display *display, enum finish_reason reason) {
     }
 }
 
+/* What put_cut says of the same turn in the words of its option. */
+static bool is_said_by_cut(const struct run_event *event) {
+    bool is_end = event->problem == CHAT_PROBLEM_THINKING_UNCLOSED ||
+                  event->problem == CHAT_PROBLEM_BLOCK_UNCLOSED ||
+                  event->problem == CHAT_PROBLEM_END_MISSING;
+    return is_end && (event->reason == FINISH_LOOP || event->reason == FINISH_THINKING ||
+                      event->reason == FINISH_OPEN_CALL);
+}
+
 static void put_event(struct display *display, const struct run_event *event) {
     if (event->type == RUN_SESSION) {
         put_session(display, event);
+    } else if (event->type == RUN_PROBLEM && is_said_by_cut(event)) {
+        return;
     } else if (event->type == RUN_PROBLEM) {
         put_format(
             display,

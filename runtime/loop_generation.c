@@ -15,6 +15,7 @@ static void parser_event(void *context, const struct chat_event *event) {
     } else if (event->type == CHAT_EVENT_PROBLEM) {
         shown.type = RUN_PROBLEM;
         shown.problem = event->problem;
+        shown.reason = run->reason; /* FINISH_ERROR until the generation has ended */
         if (agent_problem_is_serious(event->problem) && !run->has_problems) {
             run->has_problems = true;
             int length = snprintf(
