@@ -8,6 +8,8 @@ hearth_test(test_engine_draws SOURCES test_engine_draws.c engine_support.c test_
     LIBRARIES engine kernels base LABELS threads)
 hearth_test(test_engine_demotion
     SOURCES test_engine_demotion.c engine_cache_support.c engine_support.c test_safetensors.c
+        failing_memory.c
     LIBRARIES engine kernels base LABELS threads)
+target_link_options(test_engine_demotion PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_engine_threads SOURCES test_engine_threads.c engine_support.c test_safetensors.c
     LIBRARIES engine kernels base LABELS threads)

@@ -320,6 +320,35 @@ static void fork_goes_on_after_everything_is_dropped(void **state) {
     close_engine(&cold);
 }
 
+/* A prompt that was only evaluated loses its windows; what follows appends nothing. */
+static void evaluated_prompt_goes_on_without_its_windows(void **state) {
+    (void)state;
+    struct fixture one;
+    struct fixture cold;
+    open_with(&one, &(struct engine_options){.windows_max = 1});
+    open_cold(&cold);
+    struct answer got;
+    struct answer wanted;
+    once(&cold, &(struct ask){.ids = text, .count = 300, .sampled = SAMPLED}, &wanted);
+    for (int32_t is_dropped = 0; is_dropped < 2; is_dropped++) {
+        uint64_t sequence = create(&one);
+        turn(&one, sequence, &(struct ask){.ids = text, .count = 300}, &got);
+        once(&one, &(struct ask){.ids = text + 400, .count = 50, .sampled = 3}, &got);
+        if (is_dropped) {
+            engine_cache_drop(one.engine, CACHE_TIER_SNAPSHOTS, 0);
+        }
+        turn(&one, sequence, &(struct ask){.sampled = SAMPLED}, &got);
+        assert_same(&got, &wanted);
+        assert_int_equal(got.facts.reused, 300);
+        assert_int_equal(got.facts.evaluated, 0);
+        assert_string_equal(got.facts.window_source, is_dropped ? "rebuilt" : "live");
+        assert_int_equal(got.facts.rebuilt > 0, is_dropped);
+        engine_sequence_destroy(one.engine, sequence);
+    }
+    close_engine(&one);
+    close_engine(&cold);
+}
+
 /* Cancelled while rows run again for their windows: the sequence goes on with the rest of them. */
 static void cancelled_rebuild_goes_on(void **state) {
     (void)state;
@@ -500,6 +529,7 @@ int main(void) {
         cmocka_unit_test(every_miss_has_its_reason),
         cmocka_unit_test(abandoned_sequence_leaves_no_windows),
         cmocka_unit_test(fork_goes_on_after_everything_is_dropped),
+        cmocka_unit_test(evaluated_prompt_goes_on_without_its_windows),
         cmocka_unit_test(cancelled_rebuild_goes_on),
         cmocka_unit_test(contract_recreates_replays_on_any_cache),
         cmocka_unit_test(contract_that_is_wrong_is_refused),

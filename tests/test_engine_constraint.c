@@ -65,6 +65,7 @@ static uint64_t start(
 struct turn {
     uint64_t sequence;
     struct token_list ids;
+    float logprobs[TOKENS_MAX];
     enum finish_reason reason;
     struct error error;
     bool is_finished;
@@ -79,6 +80,7 @@ static void collect_all(struct fixture *fixture, struct turn *turns, size_t coun
         }
         assert_true(i < count);
         if (event.type == ENGINE_TOKEN) {
+            turns[i].logprobs[turns[i].ids.count] = event.logprob;
             assert_true(is_ok(token_list_append(&turns[i].ids, event.token, NULL)));
         } else if (event.type == ENGINE_FINISHED) {
             turns[i].reason = event.reason;
@@ -190,9 +192,35 @@ static void mask_without_a_token_ends_its_request_by_name(void **state) {
         fail_msg("%s", turns[0].error.message);
     }
     assert_true(turns[1].reason == FINISH_EOS || turns[1].reason == FINISH_LENGTH);
+    // The neighbour draws what it draws alone; the one that ended takes another request.
+    struct turn others[2] = {0};
+    for (size_t i = 0; i < 2; i++) {
+        token_list_init(&others[i].ids, 1024);
+    }
+    others[1].sequence = start(&fixture, NULL, &prompt, 1);
+    collect_all(&fixture, &others[1], 1);
+    assert_int_equal(others[1].reason, turns[1].reason);
+    assert_int_equal(others[1].ids.count, turns[1].ids.count);
+    assert_true(turns[1].ids.count > turns[0].ids.count);
+    assert_memory_equal(others[1].ids.ids, turns[1].ids.ids, turns[1].ids.count * sizeof(int32_t));
+    assert_memory_equal(others[1].logprobs, turns[1].logprobs, sizeof turns[1].logprobs);
+    others[0].sequence = turns[0].sequence;
+    struct error error = {0};
+    const struct generation_request more = {
+        .sequence = turns[0].sequence,
+        .append = prompt.ids,
+        .append_count = prompt.count,
+        .sampling = {.temperature = 1.5, .top_p = 1},
+        .tokens_max = 4,
+    };
+    assert_true(is_ok(engine_generate(fixture.engine, &more, &error)));
+    collect_all(&fixture, others, 1);
+    assert_true(others[0].reason == FINISH_EOS || others[0].reason == FINISH_LENGTH);
     close_engine(&fixture);
-    token_list_deinit(&turns[0].ids);
-    token_list_deinit(&turns[1].ids);
+    for (size_t i = 0; i < 2; i++) {
+        token_list_deinit(&turns[i].ids);
+        token_list_deinit(&others[i].ids);
+    }
 }
 
 int main(void) {

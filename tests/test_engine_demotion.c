@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "failing_memory.h"
+
 #define AGENTS 8
 #define TURNS  4
 
@@ -393,6 +395,73 @@ static void blocks_that_nobody_can_give_back_end_a_request_with_numbers(void **s
     close_pair(&pair);
 }
 
+/* One generation while the nth allocation fails; whether it ended for want of memory. */
+static bool starved(struct pair *pair, uint64_t id, const struct ask *ask, size_t nth) {
+    struct error error = {0};
+    struct answer answer = {0};
+    const struct generation_request request = {
+        .sequence = id,
+        .append = ask->ids,
+        .append_count = (size_t)ask->count,
+        .sampling = {.temperature = 0.8, .top_p = 0.9, .seed = 42},
+        .tokens_max = ask->sampled,
+        .speculation = SPECULATE_OFF,
+    };
+    failing_memory_arm(nth);
+    result asked = engine_generate(pair->few.engine, &request, &error);
+    if (is_ok(asked)) {
+        take(&pair->few, id, &answer);
+        error = answer.error;
+    }
+    bool fired = failing_memory_fired();
+    failing_memory_arm(0);
+    bool is_starved = is_failed(asked) || answer.reason == FINISH_ERROR;
+    assert_int_equal(is_starved, fired);
+    if (is_starved) {
+        assert_int_equal(error.code, RESULT_MEMORY);
+        assert_non_null(strstr(error.message, "memory"));
+    }
+    return is_starved;
+}
+
+/* Whoever lacks it ends by name; the sequences are what they were, and go on with the same bits. */
+static void allocations_that_fail_leave_sequences_as_they_were(void **state) {
+    (void)state;
+    struct pair pair;
+    uint64_t a[2];
+    uint64_t child[2];
+    struct error error = {0};
+    make_text();
+    open_pair(&pair, 5, 4 * KV_BLOCK_TOKENS);
+    create_both(&pair, a);
+    struct ask first = ask_for(text, 200, SAMPLED);
+    (void)both(&pair, a, &first);
+    /* Who needs the blocks: its ids, then a place for the tokens of the one that gives them. */
+    struct ask whole = ask_for(text + 400, 390, 4);
+    for (size_t nth = 1; nth <= 3; nth++) {
+        uint64_t b = create(&pair.few);
+        assert_int_equal(starved(&pair, b, &whole, nth), nth <= 2);
+        assert_int_equal(statistics_of(&pair).total.demoted, nth <= 2 ? 0 : 1);
+        engine_sequence_destroy(pair.few.engine, b);
+    }
+    /* A fork of what was demoted copies its tokens. */
+    failing_memory_arm(1);
+    assert_true(is_failed(engine_sequence_fork(pair.few.engine, a[0], &child[0], &error)));
+    failing_memory_arm(0);
+    assert_int_equal(error.code, RESULT_MEMORY);
+    assert_true(is_ok(engine_sequence_fork(pair.few.engine, a[0], &child[0], &error)));
+    assert_true(is_ok(engine_sequence_fork(pair.many.engine, a[1], &child[1], &error)));
+    /* It goes on: its ids, then a place for these behind those that it has. */
+    struct ask more = ask_for(text + 300, 20, SAMPLED);
+    for (size_t nth = 1; nth <= 2; nth++) {
+        assert_true(starved(&pair, a[0], &more, nth));
+        assert_int_equal(engine_sequence_length(pair.few.engine, a[0]), 200 + SAMPLED);
+    }
+    (void)both(&pair, a, &more);
+    (void)both(&pair, child, &more);
+    close_pair(&pair);
+}
+
 static void ignore_row(void *context, int32_t position, const float *logits, int32_t vocabulary) {
     (void)logits;
     (void)vocabulary;
@@ -428,6 +497,7 @@ int main(void) {
         cmocka_unit_test(request_that_ends_before_it_began_leaves_a_demoted_one_as_it_was),
         cmocka_unit_test(many_agents_take_turns_in_a_pool_for_one),
         cmocka_unit_test(blocks_that_nobody_can_give_back_end_a_request_with_numbers),
+        cmocka_unit_test(allocations_that_fail_leave_sequences_as_they_were),
         cmocka_unit_test(logits_take_blocks_of_those_that_do_not_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -297,6 +297,80 @@ static void cancel_takes_effect_at_the_next_step(void **state) {
     close_engine(&fixture);
 }
 
+/* Holds the draw behind the second token, and cancels the other one behind the fifth. */
+struct prefill_canceller {
+    struct gate gate;
+    struct engine *engine;
+    atomic_ullong other;
+};
+
+static void
+cancel_other(void *context, uint64_t sequence, int32_t length, float *logits, int32_t n) {
+    struct prefill_canceller *canceller = context;
+    wait_at(&canceller->gate, sequence, length, logits, n);
+    if (sequence == canceller->gate.sequence && length == PROMPT + 4) {
+        engine_cancel(canceller->engine, atomic_load(&canceller->other));
+    }
+}
+
+/* Said while a step runs rows of its prompt: its end is told before the next step's token of the other. */
+static void cancel_of_a_prompt_takes_effect_at_the_next_step(void **state) {
+    (void)state;
+    enum { LONG = 450 };
+    struct fixture fixture;
+    int32_t prompt[LONG];
+    open_engine(&fixture, 2, 512);
+    struct prefill_canceller canceller = {.engine = fixture.engine};
+    canceller.gate.sequence = create(&fixture);
+    pthread_mutex_lock(&fixture.engine->lock);
+    fixture.engine->observe = cancel_other;
+    fixture.engine->observe_context = &canceller;
+    pthread_mutex_unlock(&fixture.engine->lock);
+    make_prompt(prompt, LONG, 3);
+    const struct generation_request running = {
+        .sequence = canceller.gate.sequence,
+        .append = prompt,
+        .append_count = PROMPT,
+        .sampling = {.temperature = 1, .top_p = 1, .seed = 5},
+        .tokens_max = 16,
+        .speculation = SPECULATE_OFF,
+    };
+    struct error error = {0};
+    assert_true(is_ok(engine_generate(fixture.engine, &running, &error)));
+    while (!atomic_load(&canceller.gate.is_reached)) {
+        (void)sched_yield();
+    }
+    uint64_t other = create(&fixture);
+    make_prompt(prompt, LONG, 4);
+    atomic_store(&canceller.other, other);
+    must_generate(&fixture, other, prompt, LONG, 8);
+    atomic_store(&canceller.gate.is_open, true);
+    int32_t count = 0;
+    int32_t done = 0;
+    bool is_cancelled = false;
+    for (bool is_over = false; !is_over;) {
+        struct engine_event event = next_event(&fixture);
+        if (event.sequence != other) {
+            count += event.type == ENGINE_TOKEN;
+            is_over = event.type == ENGINE_FINISHED;
+        } else if (event.type == ENGINE_PROGRESS) {
+            done = event.done;
+        } else {
+            assert_int_equal(event.type, ENGINE_FINISHED);
+            assert_int_equal(event.reason, FINISH_CANCELLED);
+            assert_int_equal(count, 5);
+            assert_true(event.facts.evaluated > 0 && event.facts.evaluated < LONG);
+            assert_int_equal(event.facts.evaluated, done);
+            assert_int_equal(event.facts.prompt_tokens, done);
+            assert_int_equal(event.facts.sampled, 0);
+            is_cancelled = true;
+        }
+    }
+    assert_true(is_cancelled);
+    assert_int_equal(count, 16);
+    close_engine(&fixture);
+}
+
 /* ---- trouble --------------------------------------------------------------------------------- */
 
 static atomic_int calls_left; /* until one of synchronize fails; 0: none does */
@@ -371,6 +445,7 @@ int main(void) {
         cmocka_unit_test(slack_then_fairness_then_age_order_requests),
         cmocka_unit_test(questions_are_answered_while_a_step_runs),
         cmocka_unit_test(cancel_takes_effect_at_the_next_step),
+        cmocka_unit_test(cancel_of_a_prompt_takes_effect_at_the_next_step),
         cmocka_unit_test(device_that_fails_with_drafts_ends_that_step_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -298,6 +298,59 @@ static void guards_end_a_generation_by_name(void **state) {
     close_engine(&fixture);
 }
 
+/* Logits of a model that opens a block of calls and never closes it. */
+struct opening {
+    struct token_list ids;
+    int32_t filler;
+};
+
+static void open_call(void *context, uint64_t sequence, int32_t length, float *logits, int32_t n) {
+    const struct opening *opening = context;
+    size_t at = (size_t)(length - PROMPT);
+    (void)sequence;
+    for (int32_t i = 0; i < n; i++) {
+        logits[i] = 0;
+    }
+    logits[at < opening->ids.count ? opening->ids.ids[at] : opening->filler] = 50;
+}
+
+static void call_that_does_not_end_ends_by_name(void **state) {
+    (void)state;
+    enum { CALL_MAX = 20 };
+    struct fixture fixture;
+    open_engine(&fixture, 2, 512);
+    const struct tokenizer *tokenizer = engine_tokenizer(fixture.engine);
+    struct guard_markers markers;
+    guard_markers_chat(tokenizer, &markers);
+    assert_true(markers.call_open_count > 0);
+    CLEANUP(token_list_deinit) struct token_list letters = {NULL, 0, 0, 8};
+    struct opening opening = {.ids = {NULL, 0, 0, 64}};
+    assert_true(is_ok(
+        tokenizer_encode(tokenizer, markers.call_open[0], TOKENIZER_MARKERS_ON, &opening.ids, NULL)
+    ));
+    assert_true(
+        is_ok(tokenizer_encode(tokenizer, view_of_text("a"), TOKENIZER_MARKERS_ON, &letters, NULL))
+    );
+    opening.filler = letters.ids[0];
+    pthread_mutex_lock(&fixture.engine->lock);
+    fixture.engine->observe = open_call;
+    fixture.engine->observe_context = &opening;
+    pthread_mutex_unlock(&fixture.engine->lock);
+    int32_t tokens[128];
+    int32_t count = 0;
+    struct generation_request request = {
+        .tokens_max = 128, .guard = {.call_max = CALL_MAX}, .speculation = SPECULATE_OFF};
+    struct engine_event end = run_request(&fixture, request, tokens, &count);
+    assert_int_equal(end.reason, FINISH_OPEN_CALL);
+    assert_string_equal(finish_reason_name(end.reason), "open_call");
+    int32_t opened = (int32_t)opening.ids.count;
+    assert_true(count >= opened + CALL_MAX && count <= opened + CALL_MAX + 1);
+    request.guard.call_max = 0; /* off */
+    end = run_request(&fixture, request, tokens, &count);
+    assert_int_equal(end.reason, FINISH_LENGTH);
+    close_engine(&fixture);
+    token_list_deinit(&opening.ids);
+}
 static void constrained_text_fits_its_schema(void **state) {
     (void)state;
     struct fixture fixture;
@@ -704,6 +757,7 @@ int main(void) {
         cmocka_unit_test(requests_out_of_range_are_refused_by_name),
         cmocka_unit_test(stops_end_a_generation_and_say_which),
         cmocka_unit_test(guards_end_a_generation_by_name),
+        cmocka_unit_test(call_that_does_not_end_ends_by_name),
         cmocka_unit_test(constrained_text_fits_its_schema),
         cmocka_unit_test(deadline_that_passes_ends_by_name),
         cmocka_unit_test(forks_have_seeds_of_their_own),
