@@ -81,8 +81,8 @@ MUST_CHECK result constraint_mask(
  * here: the mask was not applied), LIMIT; MEMORY. *state is unchanged on failure. */
 MUST_CHECK result
 constraint_advance(struct constraint *constraint, uint32_t *state, int32_t id, struct error *error);
-/* Whether the turn may end here: end-of-sequence ids beside the model's own (stop ids of a request)
- * are the engine's matter and may be allowed exactly here. */
+/* Whether the turn may end here, by the model's own end-of-sequence id: the stop ids of a request are
+ * not added to the mask. */
 bool constraint_may_end(const struct constraint *constraint, uint32_t state);
 
 /* Bytes held now: compiled form, states and masks met so far. */

@@ -149,11 +149,13 @@ void engine_default_sampling(const struct engine *engine, struct sampling *out);
 MUST_CHECK result engine_sequence_create(struct engine *engine, uint64_t *out, struct error *error);
 /* A sequence that goes on from the last finished generation as the parent would: same tokens, caches
  * and kept logits, so that its next generation reuses all that the parent had evaluated (window
- * source "live"). Shares the parent's blocks and copies the window state: constant time beside a table
+ * source "live"); of a parent that gave its blocks back while it did not run, both begin with what the
+ * cache has. Shares the parent's blocks and copies the window state: constant time beside a table
  * of 8 bytes per 128 tokens; memory of its own for tokens comes with what either side writes. Its
- * seed is derived from the parent's and the number of forks before it. Blocks for the step at hand when a sequence destroyed
- * while it ran has not given its place back. Expected errors: NOT_FOUND, LIMIT (all sequences_max in
- * use, with the number), INVALID_INPUT (the parent is busy or lost). */
+ * seed is derived from the parent's and the number of forks before it. Blocks for the step at hand when a
+ * sequence destroyed while it ran has not given its place back. Expected errors: NOT_FOUND, LIMIT (all
+ * sequences_max in use, with the number), INVALID_INPUT (the parent is busy or lost), MEMORY (a copy of
+ * the tokens of a parent without blocks). */
 MUST_CHECK result
 engine_sequence_fork(struct engine *engine, uint64_t parent, uint64_t *out, struct error *error);
 /* Where the noise of a sequence comes from. */
@@ -217,7 +219,8 @@ struct generation_request {
      * same tokens meet them at the same place, so that a replay does. */
     struct guard_limits guard;
     bool starts_in_thinking; /* for the guard: the prompt ends with the opening marker */
-    /* What the tokens may be; null: anything. A reference is taken. Of this engine's vocabulary. */
+    /* What the tokens may be; null: anything. A reference is taken. Of this engine's vocabulary. Its mask
+     * alone decides what may be drawn: a stop id that it does not allow never is. */
     struct constraint *constraint;
     enum speculate speculation;
     int32_t draft_max; /* tokens of one draft; 0: the engine's choice; at most ENGINE_DRAFT_MAX */

@@ -241,13 +241,13 @@ struct engine {
     int32_t ending_count, ending_free, endings_left;
     bool wants_wake;
     struct logits_job *job;
+    struct schedule_ledger *ledger; /* a caller who frees a dying context takes it out of it */
     struct engine_meter meter;
     int64_t poll_ms;                       /* when the store wants to be asked again */
     struct grammar_vocabulary *vocabulary; /* null until it is asked for */
 
     /* engine thread only */
     struct schedule *schedule;
-    struct schedule_ledger *ledger;
     struct schedule_cost cost;
     struct schedule_sequence *choices; /* [context_count] */
     struct schedule_idle *idle;        /* [context_count] */

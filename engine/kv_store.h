@@ -252,8 +252,9 @@ struct kv_store_counts {
     uint64_t lookups, prompt_tokens, reused_tokens, rebuilt_tokens;
     uint64_t misses[KV_PREFIX_MISSES];
     uint64_t restored_host_blocks, restored_disk_blocks;
-    uint64_t refiled;         /* paths filed again because their node was gone */
-    uint64_t parked, resumed; /* by kv_store_park and kv_store_resume; forks of parked ones count */
+    uint64_t refiled; /* paths filed again because their node was gone */
+    uint64_t parked,
+        resumed; /* by kv_store_park and kv_store_resume; forks with a parked state count */
     uint64_t resumed_rebuilt; /* of resumed, those whose state was gone */
     uint64_t resumed_rows;    /* that these run again; not in rebuilt_tokens */
 };

@@ -129,7 +129,7 @@ void kv_store_fork_parked(
     } else if (kv_window_share(store->windows, parent->parked)) {
         child->parked = parent->parked;
     }
-    store->counts.parked++;
+    store->counts.parked += child->parked != 0;
 }
 
 void kv_store_demote(

@@ -207,7 +207,7 @@ struct session_turn_end {
     int64_t decode_ms;
     struct view
         stop_reason; /* of the generation: "end", "length", "stop", "loop", "cancelled", ... */
-    struct view stop_detail; /* "stop": the string or id that ended it */
+    struct view stop_detail; /* the stop string that ended it; "": none did */
     int64_t drafted;         /* tokens proposed; */
     int64_t accepted;        /* of these, those that were the model's own draw */
     int64_t preempted;       /* times it gave its place to a more urgent one */
