@@ -235,8 +235,8 @@ MUST_CHECK result engine_generate(
     struct engine *engine, const struct generation_request *request, struct error *error
 );
 /* Stops at the next step boundary; the finished event says CANCELLED. What was sampled stays; a request
- * that ends before it began (by a deadline too) leaves the sequence as it was, and its
- * facts.prompt_tokens is that length. */
+ * that ends before it began (by a deadline too) leaves the sequence as it was, and its facts say that
+ * nothing was reused or evaluated: prompt_tokens 0. */
 void engine_cancel(struct engine *engine, uint64_t sequence);
 
 enum finish_reason {
@@ -259,7 +259,7 @@ const char *finish_reason_name(enum finish_reason reason);
  * reused - rebuilt. */
 struct generation_facts {
     /* Whole context before the first sampled token; when that was never reached (a cancel, a deadline,
-     * an error), the part that was reused or evaluated. */
+     * an error), the part that was reused or evaluated: 0 of a request that did not begin. */
     int32_t prompt_tokens;
     int32_t reused; /* of these, global KV that was there: H, the hit position */
     int32_t evaluated;

@@ -126,19 +126,14 @@ static void fill_dependence(
     memcpy(facts->replays, content.replays, sizeof facts->replays);
 }
 
-/* A request that ends before it ran. */
+/* A request that ends before it began: nothing ran, nothing was reused. */
 static void fill_unstarted(struct context *context, int64_t now_us) {
     struct engine_generation *generation = &context->generation;
     generation->admitted_at_us = now_us;
     generation->facts = (struct generation_facts){
         .queued_us = now_us - generation->queued_at_us,
-        .prompt_tokens = context->length,
-        .reused = context->length,
-        .hit_position = context->length,
-        .rebuilt_from = context->length,
-        .window_source = context->length > 0 ? "live" : "cold",
+        .window_source = "cold",
         .miss = kv_prefix_miss_name(KV_PREFIX_MISS_NONE),
-        .miss_token = context->length,
     };
 }
 

@@ -163,7 +163,9 @@ static void show_usage(struct run *run) {
     status->drafted_tokens += facts->drafted;
     status->accepted_tokens += facts->accepted;
     status->preempted += facts->preempted;
-    status->context_tokens = facts->prompt_tokens + facts->sampled;
+    if (facts->prompt_tokens > 0) { /* else it did not begin: the context is what it was */
+        status->context_tokens = facts->prompt_tokens + facts->sampled;
+    }
     status->prefill_total = 0;
     if (facts->decode_us > 0 && facts->sampled > 1) {
         status->tokens_per_second = (double)facts->sampled * 1e6 / (double)facts->decode_us;
@@ -171,8 +173,9 @@ static void show_usage(struct run *run) {
     struct run_event usage = {
         .type = RUN_USAGE, .facts = facts, .reason = run->reason, .text = run_stop_met(run)};
     run_show(run, &usage);
-    if (run->is_resuming) {
-        run->is_resuming = false;
+    bool has_resumed = run->is_resuming && facts->prompt_tokens > 0;
+    run->is_resuming = false;
+    if (has_resumed) {
         struct run_event resumed = {
             .type = RUN_RESUMED,
             .facts = facts,
