@@ -161,10 +161,6 @@ struct view grammar_shown(struct view text) {
     return view_slice(text, 0, utf8_valid_prefix(text));
 }
 
-size_t grammar_node_count(const struct grammar *grammar) {
-    return grammar->node_count;
-}
-
 /* Bytes between two borders are one class: no node tells them apart. */
 static void make_classes(struct grammar *grammar) {
     bool borders[257] = {false};

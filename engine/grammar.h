@@ -88,7 +88,6 @@ MUST_CHECK result grammar_add_number(
 /* The beginning of a foreign text for a message: whole characters, at most 80 bytes. */
 struct view grammar_shown(struct view text);
 
-size_t grammar_node_count(const struct grammar *grammar);
 /* Ends building. `end_id`: the token that may come where the text may end, -1: none. */
 MUST_CHECK result
 grammar_finish(struct grammar *grammar, uint32_t start, int32_t end_id, struct error *error);

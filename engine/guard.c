@@ -184,19 +184,16 @@ void guard_markers_chat(const struct tokenizer *tokenizer, struct guard_markers 
     }
 }
 
-void guard_state_reset(struct guard_state *state, bool thinks) {
-    *state = (struct guard_state){.end = GUARD_SPAN_MAX, .is_thinking = thinks};
-    for (int32_t i = 0; i < GUARD_SPAN_MAX; i++) {
-        state->recent[i] = -1;
-    }
-}
-
 result guard_state_create(struct guard_state **out, bool thinks, struct error *error) {
     struct guard_state *state = calloc(1, sizeof *state);
     if (state == NULL) {
         FAIL(error, MEMORY, "no memory for the state of a guard");
     }
-    guard_state_reset(state, thinks);
+    state->end = GUARD_SPAN_MAX;
+    state->is_thinking = thinks;
+    for (int32_t i = 0; i < GUARD_SPAN_MAX; i++) {
+        state->recent[i] = -1;
+    }
     *out = state;
     return OK;
 }

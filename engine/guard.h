@@ -65,8 +65,6 @@ struct guard_state;
 /* Of one generation; `thinks` when its prompt ends inside thinking. 3 KB. Expected errors: MEMORY. */
 MUST_CHECK result guard_state_create(struct guard_state **out, bool thinks, struct error *error);
 void guard_state_destroy(struct guard_state *state);
-/* Begins another generation with the same memory. */
-void guard_state_reset(struct guard_state *state, bool thinks);
 
 /* What a guard saw; for records and messages. */
 struct guard_finding {

@@ -63,7 +63,7 @@ void lookup_destroy(struct lookup *lookup) {
     }
 }
 
-void lookup_clear(struct lookup *lookup) {
+static void clear(struct lookup *lookup) {
     lookup->length = 0;
     lookup->first = 0;
     memset(lookup->heads, 0, (size_t)lookup->window * LEVELS * sizeof *lookup->heads);
@@ -128,7 +128,7 @@ static void unlink_gram(struct lookup *lookup, int32_t level, int32_t position) 
 void lookup_truncate(struct lookup *lookup, int32_t length) {
     ASSERT(length >= 0 && length <= lookup->length);
     if (length <= lookup->first) {
-        lookup_clear(lookup);
+        clear(lookup);
         lookup->length = length;
         lookup->first = length;
         return;

@@ -24,13 +24,11 @@ void lookup_destroy(struct lookup *lookup);
 /* Bytes that lookup_create takes. */
 uint64_t lookup_bytes(int32_t window);
 
-/* Empty again. Takes time proportional to the window. */
-void lookup_clear(struct lookup *lookup);
 /* The ids that follow; prompts in one call. */
 void lookup_append(struct lookup *lookup, const int32_t *ids, int32_t count);
 /* Forgets all ids from `length` on (length <= lookup_length). Rejected drafts need not be
  * appended at all: lookup_propose looks, but does not append. Ids that fell out of the window do
- * not come back. */
+ * not come back; when none is left of it, that takes time proportional to the window. */
 void lookup_truncate(struct lookup *lookup, int32_t length);
 int32_t lookup_length(const struct lookup *lookup);
 

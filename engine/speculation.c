@@ -125,8 +125,6 @@ void speculation_update(
         return;
     }
     struct speculation_grade *at = find_mutable(speculation, source, grade);
-    speculation->drafted += (uint64_t)drafted;
-    speculation->accepted += (uint64_t)accepted;
     /* Drafts behind the first rejected one tell nothing. */
     int32_t judged = accepted < drafted ? accepted + 1 : accepted;
     for (int32_t i = 0; i < judged; i++) {

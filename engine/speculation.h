@@ -32,7 +32,6 @@ struct speculation_grade {
 struct speculation {
     struct speculation_grade lookup[SPECULATION_GRADES];
     struct speculation_grade stages[SPECULATION_GRADES];
-    uint64_t drafted, accepted; /* in all */
 };
 
 /* What a step with this request costs; see schedule_cost_row and _fixed. Without the rows of prompts:

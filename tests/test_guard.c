@@ -44,6 +44,12 @@ static void teardown(struct fixture *fixture) {
     guard_destroy(fixture->guard);
 }
 
+static void begin_again(struct fixture *fixture) {
+    struct error error;
+    guard_state_destroy(fixture->state);
+    assert_true(is_ok(guard_state_create(&fixture->state, false, &error)));
+}
+
 static enum guard_verdict feed(struct fixture *fixture, int32_t id, const char *text) {
     return guard_feed(fixture->guard, fixture->state, id, view_of_text(text), &fixture->finding);
 }
@@ -133,7 +139,7 @@ static void loops_of_any_span_are_found_at_their_token(void **state) {
         }
         int32_t needed = span * limits.loop_times;
         needed = needed < limits.loop_tokens ? limits.loop_tokens : needed;
-        guard_state_reset(fixture.state, false);
+        begin_again(&fixture);
         int32_t at = feed_ids(&fixture, ids, (int32_t)COUNT_OF(ids));
         assert_int_equal(at, span > GUARD_SPAN_MAX ? -1 : 1000 + needed - 1);
         if (at >= 0) {
@@ -144,7 +150,7 @@ static void loops_of_any_span_are_found_at_their_token(void **state) {
         for (int32_t i = 1000; i < (int32_t)COUNT_OF(ids); i += span) {
             ids[i] = 100000 + i;
         }
-        guard_state_reset(fixture.state, false);
+        begin_again(&fixture);
         assert_int_equal(feed_ids(&fixture, ids, (int32_t)COUNT_OF(ids)), -1);
     }
     teardown(&fixture);
@@ -186,7 +192,7 @@ static bool text_passes(struct fixture *fixture, struct view text, const char *n
     struct error error;
     token_list_init(&ids, TOKEN_LIST_CEILING_DEFAULT);
     assert_true(is_ok(tokenizer_encode(real.tokenizer, text, TOKENIZER_MARKERS_OFF, &ids, &error)));
-    guard_state_reset(fixture->state, false);
+    begin_again(fixture);
     int32_t at = feed_ids(fixture, ids.ids, (int32_t)ids.count);
     if (at >= 0) {
         const struct guard_finding *finding = &fixture->finding;

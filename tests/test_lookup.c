@@ -116,10 +116,6 @@ static void lookup_truncated_ids_are_forgotten(void **state) {
     assert_draft(lookup, 1, 0, "");
     append_text(lookup, "Zab");
     assert_draft(lookup, 1, 2, "Z");
-    lookup_clear(lookup);
-    assert_draft(lookup, 1, 0, "");
-    append_text(lookup, "abWab");
-    assert_draft(lookup, 1, 2, "W");
     lookup_destroy(lookup);
 }
 

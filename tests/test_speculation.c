@@ -65,8 +65,6 @@ static void speculation_acceptance_is_measured_by_grade_and_source(void **state)
     assert_true(speculation_acceptance(&speculation, SPECULATION_STAGES, 3) == before);
     feed(&speculation, 3, 100, 100); /* what is long ago fades */
     assert_true(speculation_acceptance(&speculation, SPECULATION_LOOKUP, 3) > 0.7);
-    assert_int_equal(speculation.drafted, 200);
-    assert_int_equal(speculation.accepted, 100);
 }
 
 static void speculation_drafts_behind_a_rejected_one_are_not_judged(void **state) {
@@ -79,9 +77,10 @@ static void speculation_drafts_behind_a_rejected_one_are_not_judged(void **state
         speculation_acceptance(&a, SPECULATION_LOOKUP, 2) ==
         speculation_acceptance(&b, SPECULATION_LOOKUP, 2)
     );
+    const struct speculation before = a;
     speculation_update(&a, SPECULATION_LOOKUP, 2, 0, 0);
     speculation_update(&a, SPECULATION_NONE, 2, 5, 5);
-    assert_int_equal(a.drafted, 8);
+    assert_memory_equal(&a, &before, sizeof a);
 }
 
 static void speculation_more_acceptance_asks_for_more_drafts(void **state) {
