@@ -1,4 +1,5 @@
-# The engine's requests: many at once, bad ones, guards, statistics.
+# The engine's requests: many at once, bad ones, guards, statistics. Under the thread sanitizer demotion
+# and drafts run as parts of test_stress and test_engine_threads: their own tests would take minutes.
 hearth_test(test_stress SOURCES test_stress.c engine_support.c test_safetensors.c
     LIBRARIES engine kernels base LABELS threads)
 hearth_test(test_engine_requests
@@ -9,7 +10,7 @@ hearth_test(test_engine_draws SOURCES test_engine_draws.c engine_support.c test_
 hearth_test(test_engine_demotion
     SOURCES test_engine_demotion.c engine_cache_support.c engine_support.c test_safetensors.c
         failing_memory.c
-    LIBRARIES engine kernels base LABELS threads)
+    LIBRARIES engine kernels base)
 target_link_options(test_engine_demotion PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_engine_threads SOURCES test_engine_threads.c engine_support.c test_safetensors.c
     LIBRARIES engine kernels base LABELS threads)

@@ -17,10 +17,12 @@ hearth_test(test_kv_prefix_model SOURCES test_kv_prefix_model.c LIBRARIES engine
 # Four hashes for everything: ids alone tell blocks apart.
 add_test(NAME test_kv_prefix_collisions COMMAND test_kv_prefix_model 7 fffffffffffffffc)
 hearth_test(test_sampler SOURCES test_sampler.c LIBRARIES engine base)
-foreach(test test_engine test_engine_forks test_engine_speculation)
+foreach(test test_engine test_engine_forks)
     hearth_test(${test} SOURCES ${test}.c engine_support.c test_safetensors.c
         LIBRARIES engine kernels base LABELS threads)
 endforeach()
+hearth_test(test_engine_speculation SOURCES test_engine_speculation.c engine_support.c
+    test_safetensors.c LIBRARIES engine kernels base)
 hearth_test(test_engine_memory SOURCES test_engine_memory.c test_safetensors.c failing_memory.c
     LIBRARIES engine kernels base)
 target_link_options(test_engine_memory PRIVATE
