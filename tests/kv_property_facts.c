@@ -53,7 +53,8 @@ check_counts(struct world *world, const struct live *live, const struct generati
     int32_t prompt = generation->prompt_count;
     bool is_whole = generation->reason != FINISH_CANCELLED;
     int32_t done = facts->evaluated + facts->reused;
-    bool holds = facts->prompt_tokens == prompt && facts->hit_position == facts->reused &&
+    /* Of a prompt that was cut the part that was read counts (promise P8). */
+    bool holds = facts->prompt_tokens == done && facts->hit_position == facts->reused &&
                  facts->reused >= 0 && facts->evaluated >= 0 && facts->rebuilt >= 0 &&
                  (is_whole ? done == prompt : done <= prompt) &&
                  facts->sampled == generation->count && facts->rebuilt_from >= 0;
