@@ -10,7 +10,8 @@
  * others use stretches the times, not the gain. */
 #include "engine/engine.h"
 
-#include <pthread.h>
+#include "bench_events.h"
+
 #include <time.h>
 
 #define PREFIX      4096
@@ -25,33 +26,6 @@ struct settings {
     int32_t threads, windows, tokens;
     bool speculates, finds;
 };
-
-struct waker {
-    pthread_mutex_t lock;
-    pthread_cond_t woken;
-    bool is_awake;
-};
-
-static void wake(void *context) {
-    struct waker *waker = context;
-    pthread_mutex_lock(&waker->lock);
-    waker->is_awake = true;
-    pthread_cond_signal(&waker->woken);
-    pthread_mutex_unlock(&waker->lock);
-}
-
-static struct engine_event next_event(struct engine *engine, struct waker *waker) {
-    struct engine_event event;
-    while (!engine_next_event(engine, &event)) {
-        pthread_mutex_lock(&waker->lock);
-        while (!waker->is_awake) {
-            pthread_cond_wait(&waker->woken, &waker->lock);
-        }
-        waker->is_awake = false;
-        pthread_mutex_unlock(&waker->lock);
-    }
-    return event;
-}
 
 static double now_ms(clockid_t clock) {
     struct timespec now;

@@ -6,9 +6,9 @@
  * at the processor time, which others do not stretch much. */
 #include "engine/engine.h"
 
+#include "bench_events.h"
 #include "ceiling.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #define FIRST_PROMPT  500
@@ -28,33 +28,6 @@ struct moment {
 static struct moment moment_now(void) {
     struct moment moment = {now_on(CLOCK_MONOTONIC), now_on(CLOCK_PROCESS_CPUTIME_ID)};
     return moment;
-}
-
-struct waker {
-    pthread_mutex_t lock;
-    pthread_cond_t woken;
-    bool is_awake;
-};
-
-static void wake(void *context) {
-    struct waker *waker = context;
-    pthread_mutex_lock(&waker->lock);
-    waker->is_awake = true;
-    pthread_cond_signal(&waker->woken);
-    pthread_mutex_unlock(&waker->lock);
-}
-
-static struct engine_event next_event(struct engine *engine, struct waker *waker) {
-    struct engine_event event;
-    while (!engine_next_event(engine, &event)) {
-        pthread_mutex_lock(&waker->lock);
-        while (!waker->is_awake) {
-            pthread_cond_wait(&waker->woken, &waker->lock);
-        }
-        waker->is_awake = false;
-        pthread_mutex_unlock(&waker->lock);
-    }
-    return event;
 }
 
 struct timing {

@@ -163,6 +163,7 @@ void agent_cleanup(struct agent **agent);
 
 /* Whether a problem means that something the model wanted to say was lost. */
 bool agent_problem_is_serious(enum chat_problem problem);
+#define AGENT_NOTHING_SAID "the turn holds no text and no call" /* problem of such a turn */
 /* What the model is told of a turn that cannot be read; `problem` may be empty. */
 void agent_malformed_text(const char *problem, char *out, size_t bytes);
 
