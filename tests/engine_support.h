@@ -56,4 +56,10 @@ struct engine_event
 collect(struct fixture *fixture, uint64_t sequence, int32_t *tokens, int32_t *count);
 void check_facts(const struct generation_facts *facts, int32_t sampled);
 
+/* Runs the request on a new sequence with the prompt of make_prompt(3); its sampled tokens and its
+ * last event. */
+struct engine_event run_request(
+    struct fixture *fixture, struct generation_request request, int32_t *tokens, int32_t *count
+);
+
 #endif

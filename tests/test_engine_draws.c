@@ -11,27 +11,6 @@
 
 #include <cmocka.h>
 
-static struct engine_event run_request(
-    struct fixture *fixture, struct generation_request request, int32_t *tokens, int32_t *count
-) {
-    int32_t prompt[PROMPT];
-    struct error error = {0};
-    uint64_t sequence = create(fixture);
-    make_prompt(prompt, PROMPT, 3);
-    request.sequence = sequence;
-    request.append = prompt;
-    request.append_count = PROMPT;
-    request.sampling.top_p = 1;
-    if (is_failed(engine_generate(fixture->engine, &request, &error))) {
-        print_error("%s\n", error.message);
-        fail();
-    }
-    struct engine_event end = collect(fixture, sequence, tokens, count);
-    assert_int_equal(engine_sequence_length(fixture->engine, sequence), PROMPT + *count);
-    engine_sequence_destroy(fixture->engine, sequence);
-    return end;
-}
-
 /* ---- penalties ------------------------------------------------------------------------------- */
 
 #define PENALISED 12
