@@ -172,7 +172,7 @@ static int32_t plan_commit(
     struct draft *draft,
     const struct forward_segment *segments,
     const int32_t *kept,
-    const struct forward_targets *targets
+    const struct row_segments *targets
 ) {
     size_t stride = (size_t)draft->forward->options.sequences_max;
     int32_t rows = 0;
@@ -233,10 +233,9 @@ static void upload_plan(struct draft *draft, int32_t rows, int32_t sequences) {
 static void commit_records(struct draft *draft, int32_t stage) {
     struct forward *forward = draft->forward;
     struct window_commit_op op = {
-        .sequences = draft->sequences,
         .window = draft->config->window + draft->block,
         .dim = draft->config->head_dim,
-        .segments = draft->rows,
+        .segments = row_segments_of(draft->host_rows, draft->rows, draft->sequences),
         .views = draft->ring_views + (size_t)stage * (size_t)forward->options.sequences_max,
         .records = forward->buffers.window_records,
     };
@@ -284,14 +283,13 @@ result draft_commit(
     struct forward *forward = draft->forward;
     struct forward_targets targets;
     forward_targets(forward, &targets);
-    ASSERT(count == targets.count);
-    if (targets.rows == 0 || plan_commit(draft, segments, kept, &targets) == 0) {
+    ASSERT(count == targets.segments.count);
+    if (targets.segments.rows == 0 || plan_commit(draft, segments, kept, &targets.segments) == 0) {
         return OK;
     }
-    int32_t rows = targets.rows;
+    int32_t rows = targets.segments.rows;
     upload_plan(draft, rows, count);
-    forward->stage =
-        (struct row_stage){.rows = rows, .host = targets.host, .segments = targets.segments};
+    forward->stage = targets.segments;
     draft_main_input(draft, targets.hidden);
     for (int32_t stage = 0; stage < draft->config->draft_layers; stage++) {
         forward_window_records(forward, draft->config->layers + stage);
@@ -364,8 +362,7 @@ void draft_begin(struct draft *draft, const struct draft_request *requests, int3
     backend->upload(
         backend, forward->buffers.ids, draft->host_ids, (size_t)rows * sizeof *draft->host_ids
     );
-    forward->stage =
-        (struct row_stage){.rows = rows, .host = draft->host_rows, .segments = draft->rows};
+    forward->stage = row_segments_of(draft->host_rows, draft->rows, count);
     forward_embed(forward);
 }
 
@@ -580,13 +577,12 @@ void draft_window(struct draft *draft, int32_t stage) {
 void draft_attend(struct draft *draft, int32_t stage) {
     struct forward *forward = draft->forward;
     struct attention_op op = {
-        .sequences = draft->row_count,
         .heads = draft->config->heads,
         .dim = draft->config->head_dim,
         .window = draft->config->window + draft->block,
         .scale = forward_attention_scale(draft->config),
-        .segments = draft->query,
-        .fresh_segments = draft->fresh,
+        .segments = row_segments_of(draft->host_query, draft->query, draft->row_count),
+        .fresh_segments = row_segments_of(draft->host_fresh, draft->fresh, draft->row_count),
         .views = draft->query_views + (size_t)stage * (size_t)forward->options.rows_max,
         .query = forward->buffers.query,
         .fresh = forward->buffers.window_records,

@@ -223,6 +223,7 @@ void forward_backend_options(
         .head_dim = config->head_dim,
         .index_heads = config->index_heads,
         .index_dim = config->index_dim,
+        .index_topk = config->index_topk,
     };
 }
 
@@ -469,10 +470,7 @@ void forward_targets(const struct forward *forward, struct forward_targets *out)
     ASSERT(forward->options.exports_targets);
     *out = (struct forward_targets){
         .hidden = forward->buffers.target_hidden,
-        .host = forward->target_stage.host,
-        .segments = forward->target_stage.segments,
-        .count = forward->segment_count,
-        .rows = forward->target_stage.rows,
+        .segments = forward->target_stage,
     };
 }
 

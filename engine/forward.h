@@ -107,11 +107,8 @@ void forward_keep(struct forward *forward, const int32_t *kept);
  * decode segment, drafts included (those beyond the kept ones must not be used). Valid until the
  * next step; logits may be fetched in between. */
 struct forward_targets {
-    const uint16_t *hidden;             /* [rows, targets * D] bf16, device-visible */
-    const struct row_segment *host;     /* [segments of the step] their rows and positions */
-    const struct row_segment *segments; /* the same, device-visible */
-    int32_t count;                      /* segments */
-    int32_t rows;
+    const uint16_t *hidden;       /* [rows, targets * D] bf16, device-visible */
+    struct row_segments segments; /* of the step: their rows and positions */
 };
 /* Only with exports_targets. */
 void forward_targets(const struct forward *forward, struct forward_targets *out);

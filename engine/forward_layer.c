@@ -100,25 +100,24 @@ static const struct attention_weights *weights_of(const struct forward *forward,
     return &forward->model->layers[layer].attention;
 }
 
-static void keep(struct forward *forward, const struct row_stage *to, void *rows, size_t bytes) {
+static void keep(struct forward *forward, const struct row_segments *to, void *rows, size_t bytes) {
     struct keep_rows_op op = {
-        .sequences = forward->segment_count,
-        .from = forward->stage.segments,
-        .to = to->segments,
+        .from = forward->stage,
+        .to = *to,
         .row_bytes = bytes,
         .rows = rows,
     };
     backend_keep_rows(forward->backend, &op);
 }
 
-static bool stage_is(const struct forward *forward, const struct row_stage *to) {
+static bool stage_is(const struct forward *forward, const struct row_segments *to) {
     /* Stages only ever shrink, so equal counts are equal rows. */
     return forward->stage.rows == to->rows;
 }
 
 /* Drops the rows that `to` lacks from everything that later layers still read. */
 static void
-narrow(struct forward *forward, int32_t layer, const struct row_stage *to, bool quantized_too) {
+narrow(struct forward *forward, int32_t layer, const struct row_segments *to, bool quantized_too) {
     if (!stage_is(forward, to) && to->rows > 0) {
         const struct model_config *config = forward->config;
         const struct forward_buffers *b = &forward->buffers;
@@ -320,9 +319,8 @@ static void compress_latents(struct forward *forward, int32_t layer) {
     linear(forward, &weights->compress_wkv, 1, b->normed, NULL, DTYPE_F32, b->compress_kv);
     linear(forward, &weights->compress_wgate, 1, b->normed, NULL, DTYPE_F32, b->compress_score);
     struct compress_pool_op op = {
-        .sequences = forward->segment_count,
         .dim = forward->config->head_dim,
-        .segments = forward->stage.segments,
+        .segments = forward->stage,
         .views = views_of(forward, layer),
         .kv = b->compress_kv,
         .score = b->compress_score,
@@ -348,11 +346,10 @@ void forward_compress(struct forward *forward, int32_t layer) {
     rotate(forward, 1, config->index_dim, false, cosine, sine, b->index_key);
     rotate(forward, 1, config->head_dim, false, cosine, sine, b->latent);
     struct entry_store_op op = {
-        .sequences = forward->segment_count,
         .dim = config->head_dim,
         .index_dim = config->index_dim,
         .source = forward->cache->layout.sources[plan->source],
-        .segments = forward->stage.segments,
+        .segments = forward->stage,
         .views = views_of(forward, layer),
         .latent = b->latent,
         .key = b->index_key,
@@ -434,7 +431,6 @@ void forward_select(struct forward *forward, int32_t layer) {
         return;
     }
     struct index_select_op op = {
-        .sequences = forward->segment_count,
         .heads = config->index_heads,
         .dim = config->index_dim,
         .topk = config->index_topk,
@@ -444,7 +440,7 @@ void forward_select(struct forward *forward, int32_t layer) {
         .pool_blocks = config->candidate_blocks,
         .pool_block_entries = config->candidate_block_entries,
         .source = forward->cache->layout.sources[plan->source],
-        .segments = forward->stage.segments,
+        .segments = forward->stage,
         .views = views_of(forward, layer),
         .query_codes = b->index_codes,
         .query_scales = b->index_scales,
@@ -471,14 +467,13 @@ void forward_attend(struct forward *forward, int32_t layer) {
     struct forward_buffers *b = &forward->buffers;
     bool has_entries = plan->source >= 0;
     struct attention_op op = {
-        .sequences = forward->segment_count,
         .heads = config->heads,
         .dim = config->head_dim,
         .window = config->window,
         .topk = has_entries ? config->index_topk : 0,
         .scale = forward_attention_scale(config),
-        .segments = forward->full_stages[layer].segments,
-        .fresh_segments = forward->window_stages[layer].segments,
+        .segments = forward->full_stages[layer],
+        .fresh_segments = forward->window_stages[layer],
         .views = views_of(forward, layer),
         .query = b->query,
         .fresh = b->window_records,
@@ -497,10 +492,9 @@ void forward_attend(struct forward *forward, int32_t layer) {
     forward_hold_windows(forward, layer);
     if (forward->commit_stages[layer].rows > 0) {
         struct window_commit_op commit = {
-            .sequences = forward->segment_count,
             .window = config->window,
             .dim = config->head_dim,
-            .segments = forward->commit_stages[layer].segments,
+            .segments = forward->commit_stages[layer],
             .views = views_of(forward, layer),
             .records = b->window_records,
         };
@@ -561,6 +555,7 @@ void forward_experts(struct forward *forward, int32_t layer) {
         .experts = count,
         .chosen = chosen,
         .limit = (float)config->swiglu_limit,
+        .routed_dtype = weights->routed[0].w1.dtype,
         .x = b->normed_q,
         .ids = b->expert_ids,
         .weights = b->expert_weights,
@@ -593,7 +588,7 @@ void forward_layer(struct forward *forward, int32_t layer) {
 void forward_head(struct forward *forward) {
     const struct model_config *config = forward->config;
     struct forward_buffers *b = &forward->buffers;
-    const struct row_stage *to = &forward->head_stage;
+    const struct row_segments *to = &forward->head_stage;
     if (to->rows == 0) {
         return;
     }

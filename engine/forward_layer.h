@@ -9,13 +9,6 @@
 
 #include "forward.h"
 
-/* Which rows of each segment are present at one point of the layer loop. */
-struct row_stage {
-    int32_t rows;                       /* of all segments */
-    const struct row_segment *host;     /* [S] */
-    const struct row_segment *segments; /* [S] device-visible copy */
-};
-
 /* Activations of the current rows. R is rows_max; every buffer is device-visible. */
 struct forward_buffers {
     int32_t *ids;                           /* [R] */
@@ -97,21 +90,21 @@ struct forward {
     int32_t *host_history;    /* [R + engram_ngram_max] Engram ids of one segment, lookback first */
     int64_t *host_engram_ids; /* [engram_count, R, columns] */
 
-    /* the current step */
+    /* the current step; a stage is the rows of each segment at one point of the layer loop */
     const struct forward_segment *segments;
     int32_t segment_count;
-    struct row_stage *window_stages; /* [layers]: rows that produce window KV */
-    struct row_stage *full_stages;   /* [layers]: rows through attention and FFN */
-    struct row_stage all_stage, head_stage;
-    struct row_stage target_stage;   /* rows of target_hidden */
-    struct row_stage *commit_stages; /* [layers]: window KV that goes into rings now */
-    struct row_stage *held_stages;   /* [layers]: and what is held back */
-    struct row_stage kept_stage;     /* held rows that count */
-    int32_t *held_first;             /* [S] first held row of the segment */
-    int32_t held_rows;               /* of the step; 0: it has no drafts */
+    struct row_segments *window_stages; /* [layers]: rows that produce window KV */
+    struct row_segments *full_stages;   /* [layers]: rows through attention and FFN */
+    struct row_segments all_stage, head_stage;
+    struct row_segments target_stage;   /* rows of target_hidden */
+    struct row_segments *commit_stages; /* [layers]: window KV that goes into rings now */
+    struct row_segments *held_stages;   /* [layers]: and what is held back */
+    size_t kept_number;                 /* of the stage of held rows that count */
+    int32_t *held_first;                /* [S] first held row of the segment */
+    int32_t held_rows;                  /* of the step; 0: it has no drafts */
     struct row_segment *stage_host, *stage_device;   /* [4 layers + 3, S] */
     struct sequence_view *views_host, *views_device; /* [layers, S]; the host's also held_views */
-    struct row_stage stage;                          /* rows present now */
+    struct row_segments stage;                       /* rows present now */
     struct layer_counters *counters;                 /* [layers] or null */
     struct index_counters *index_counters;           /* [layers] of this step */
 

@@ -85,15 +85,11 @@ static void stage_put(
     };
 }
 
-static struct row_stage stage_make(const struct forward *forward, size_t number) {
+static struct row_segments stage_make(const struct forward *forward, size_t number) {
     size_t at = number * (size_t)forward->options.sequences_max;
-    const struct row_segment *host = forward->stage_host + at;
-    const struct row_segment *last = &host[forward->segment_count - 1];
-    return (struct row_stage){
-        .rows = last->row + last->count,
-        .host = host,
-        .segments = forward->stage_device + at,
-    };
+    return row_segments_of(
+        forward->stage_host + at, forward->stage_device + at, forward->segment_count
+    );
 }
 
 static int32_t
@@ -107,10 +103,10 @@ first_with_logits(const struct model_config *config, const struct forward_segmen
 }
 
 /* Rows that reach the last target layer: those that the layer before it does not drop. */
-static struct row_stage target_stage(const struct forward *forward) {
+static struct row_segments target_stage(const struct forward *forward) {
     const struct model_config *config = forward->config;
     if (!forward->options.exports_targets) {
-        return (struct row_stage){0};
+        return (struct row_segments){0};
     }
     int32_t last = config->draft_targets[config->draft_target_count - 1];
     return last == 0 ? forward->all_stage : forward->full_stages[last - 1];

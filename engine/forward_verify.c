@@ -12,15 +12,11 @@ static bool is_drafted(const struct forward *forward, int32_t s) {
     return forward->segments[s].drafted > 0;
 }
 
-static const struct row_segment *
-stage_device(const struct forward *forward, const struct row_segment *host) {
-    return forward->stage_device + (host - forward->stage_host);
-}
-
-static struct row_stage stage_at(const struct forward *forward, size_t number) {
-    struct row_segment *host =
-        forward->stage_host + number * (size_t)forward->options.sequences_max;
-    return (struct row_stage){.host = host, .segments = stage_device(forward, host)};
+static struct row_segments stage_at(const struct forward *forward, size_t number) {
+    size_t at = number * (size_t)forward->options.sequences_max;
+    return row_segments_of(
+        forward->stage_host + at, forward->stage_device + at, forward->segment_count
+    );
 }
 
 /* Splits a layer's window stage: undrafted segments are committed at once, the others go to slots
@@ -29,9 +25,7 @@ static void split_windows(struct forward *forward, int32_t layer, size_t number)
     size_t stride = (size_t)forward->options.sequences_max;
     struct row_segment *commit = forward->stage_host + number * stride;
     struct row_segment *held = commit + stride;
-    const struct row_stage *windows = &forward->window_stages[layer];
-    forward->commit_stages[layer] = stage_at(forward, number);
-    forward->held_stages[layer] = stage_at(forward, number + 1);
+    const struct row_segments *windows = &forward->window_stages[layer];
     for (int32_t s = 0; s < forward->segment_count; s++) {
         commit[s] = windows->host[s];
         held[s] = (struct row_segment){.row = windows->host[s].row};
@@ -40,9 +34,9 @@ static void split_windows(struct forward *forward, int32_t layer, size_t number)
             held[s].count = commit[s].count;
             commit[s].count = 0;
         }
-        forward->commit_stages[layer].rows += commit[s].count;
-        forward->held_stages[layer].rows += held[s].count;
     }
+    forward->commit_stages[layer] = stage_at(forward, number);
+    forward->held_stages[layer] = stage_at(forward, number + 1);
 }
 
 static void plan_held_views(struct forward *forward) {
@@ -84,7 +78,7 @@ void forward_plan_held(struct forward *forward) {
     for (size_t l = 0; l < layers; l++) {
         split_windows(forward, (int32_t)l, number + 2 * l);
     }
-    forward->kept_stage = stage_at(forward, number + 2 * layers);
+    forward->kept_number = number + 2 * layers;
     plan_held_views(forward);
 }
 
@@ -93,10 +87,9 @@ void forward_hold_windows(struct forward *forward, int32_t layer) {
         return;
     }
     struct window_commit_op op = {
-        .sequences = forward->segment_count,
         .window = forward->options.drafted_rows_max, // never reached: slots are rows
         .dim = forward->config->head_dim,
-        .segments = forward->held_stages[layer].segments,
+        .segments = forward->held_stages[layer],
         .views =
             forward->buffers.held_views + (size_t)layer * (size_t)forward->options.sequences_max,
         .records = forward->buffers.window_records,
@@ -150,16 +143,15 @@ static void keep_pairs(struct forward *forward, int32_t s, int32_t kept) {
     }
 }
 
-static void keep_windows(struct forward *forward) {
+static void keep_windows(struct forward *forward, const struct row_segments *kept) {
     const struct model_config *config = forward->config;
     size_t record = window_record_bytes(config->head_dim);
     size_t rows = (size_t)forward->options.drafted_rows_max;
     for (int32_t l = 0; l < config->layers; l++) {
         struct window_commit_op op = {
-            .sequences = forward->segment_count,
             .window = config->window,
             .dim = config->head_dim,
-            .segments = forward->kept_stage.segments,
+            .segments = *kept,
             .views = forward->views_device + (size_t)l * (size_t)forward->options.sequences_max,
             .records = forward->buffers.held_records + (size_t)l * rows * record,
         };
@@ -169,8 +161,8 @@ static void keep_windows(struct forward *forward) {
 
 void forward_keep(struct forward *forward, const int32_t *kept) {
     ASSERT(forward->held_rows > 0);
-    struct row_segment *rows =
-        forward->stage_host + (forward->kept_stage.host - forward->stage_host);
+    size_t at = forward->kept_number * (size_t)forward->options.sequences_max;
+    struct row_segment *rows = forward->stage_host + at;
     for (int32_t s = 0; s < forward->segment_count; s++) {
         const struct forward_segment *segment = &forward->segments[s];
         rows[s] =
@@ -185,10 +177,11 @@ void forward_keep(struct forward *forward, const int32_t *kept) {
     }
     forward->backend->upload(
         forward->backend,
-        forward->stage_device + (rows - forward->stage_host),
+        forward->stage_device + at,
         rows,
         (size_t)forward->segment_count * sizeof *rows
     );
-    keep_windows(forward);
+    struct row_segments stage = stage_at(forward, forward->kept_number);
+    keep_windows(forward, &stage);
     forward->held_rows = 0;
 }

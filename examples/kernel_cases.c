@@ -128,6 +128,7 @@ struct bench_case experts_case(int32_t rows, int32_t dim, int32_t hidden, int32_
     b->op.experts = 16;
     b->op.chosen = chosen;
     b->op.limit = 10.0F;
+    b->op.routed_dtype = DTYPE_FP4;
     b->op.x.codes = make_codes(count);
     b->op.x.scales = make_scales(count / 32);
     b->op.ids = ids;
@@ -214,14 +215,13 @@ attention_case(int32_t rows, int32_t heads, int32_t dim, int32_t window, int32_t
     b->view.ring = ring;
     b->segment = b->fresh = (struct row_segment){0, rows, position};
     struct attention_op *op = &b->attention;
-    op->sequences = 1;
     op->heads = heads;
     op->dim = dim;
     op->window = window;
     op->topk = topk;
     op->scale = 0.1F;
-    op->segments = &b->segment;
-    op->fresh_segments = &b->fresh;
+    op->segments = row_segments_of(&b->segment, &b->segment, 1);
+    op->fresh_segments = row_segments_of(&b->fresh, &b->fresh, 1);
     op->views = &b->view;
     op->query = make_bf16((size_t)rows * width);
     op->fresh = fresh;
@@ -253,12 +253,11 @@ select_case(int32_t rows, int32_t heads, int32_t dim, int32_t topk, int32_t posi
     b->segment = (struct row_segment){0, rows, position};
     size_t width = (size_t)(rows * heads * dim);
     struct index_select_op *op = &b->select;
-    op->sequences = 1;
     op->heads = heads;
     op->dim = dim;
     op->topk = topk;
     op->mode = INDEX_FULL;
-    op->segments = &b->segment;
+    op->segments = row_segments_of(&b->segment, &b->segment, 1);
     op->views = &b->view;
     op->query_codes = make_codes(width / 2);
     op->query_scales = make_scales(width / 32);

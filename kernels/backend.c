@@ -6,13 +6,8 @@
 
 #include "cpu_backend.h"
 
-result
-backend_open(const struct backend_options *options, struct backend **out, struct error *error) {
-    ASSERT(options != NULL && out != NULL);
-    const char *name = options->name == NULL ? "cpu" : options->name;
-    if (strcmp(name, "cpu") == 0) {
-        return cpu_backend_open(options, out, error);
-    }
+/* What is not "cpu". */
+static result backend_refuse(const char *name, struct error *error) {
     if (strcmp(name, "cuda") == 0) {
         FAIL(
             error,
@@ -21,6 +16,21 @@ backend_open(const struct backend_options *options, struct backend **out, struct
         );
     }
     FAIL(error, UNSUPPORTED, "unknown backend '%s'; this build has: cpu", name);
+}
+
+result
+backend_probe(const char *name, int32_t device, struct backend_facts *out, struct error *error) {
+    ASSERT(name != NULL && out != NULL);
+    (void)device;
+    return strcmp(name, "cpu") == 0 ? cpu_backend_probe(out, error) : backend_refuse(name, error);
+}
+
+result
+backend_open(const struct backend_options *options, struct backend **out, struct error *error) {
+    ASSERT(options != NULL && out != NULL);
+    const char *name = options->name == NULL ? "cpu" : options->name;
+    return strcmp(name, "cpu") == 0 ? cpu_backend_open(options, out, error)
+                                    : backend_refuse(name, error);
 }
 
 uint64_t backend_scratch_bytes(const struct backend_options *options) {
@@ -41,17 +51,20 @@ static bool is_width(int32_t channels) {
     return channels > 0 && channels % 32 == 0;
 }
 
-static void check_segments(const struct row_segment *segments, int32_t sequences) {
+static void check_segments(const struct row_segments *segments) {
+    const struct row_segment *host = segments->host;
     int32_t row = 0;
-    ASSERT(sequences >= 0 && (segments != NULL || sequences == 0));
-    for (int32_t s = 0; s < sequences; s++) {
-        ASSERT(segments[s].row >= row);
-        ASSERT(segments[s].count >= 0);
-        ASSERT(segments[s].position >= 0);
-        ASSERT(segments[s].row <= INT32_MAX - segments[s].count);
-        ASSERT(segments[s].position < INT32_MAX - segments[s].count);
-        row = segments[s].row + segments[s].count;
+    ASSERT(segments->count >= 0);
+    ASSERT(segments->count == 0 || (host != NULL && segments->device != NULL));
+    for (int32_t s = 0; s < segments->count; s++) {
+        ASSERT(host[s].row >= row);
+        ASSERT(host[s].count >= 0);
+        ASSERT(host[s].position >= 0);
+        ASSERT(host[s].row <= INT32_MAX - host[s].count);
+        ASSERT(host[s].position < INT32_MAX - host[s].count);
+        row = host[s].row + host[s].count;
     }
+    ASSERT(segments->rows == row);
 }
 
 static void check_source(const struct kv_source_layout *source) {
@@ -136,13 +149,13 @@ void backend_window_pack(struct backend *backend, const struct window_pack_op *o
 
 void backend_window_commit(struct backend *backend, const struct window_commit_op *op) {
     ASSERT(is_width(op->dim) && op->window > 0);
-    check_segments(op->segments, op->sequences);
+    check_segments(&op->segments);
     backend->window_commit(backend, op);
 }
 
 void backend_compress_pool(struct backend *backend, const struct compress_pool_op *op) {
     ASSERT(is_width(op->dim));
-    check_segments(op->segments, op->sequences);
+    check_segments(&op->segments);
     backend->compress_pool(backend, op);
 }
 
@@ -150,7 +163,7 @@ void backend_entry_store(struct backend *backend, const struct entry_store_op *o
     ASSERT(is_width(op->dim) && is_width(op->index_dim));
     ASSERT(op->source.main_record_bytes == (size_t)(op->dim / 2 + op->dim / 16));
     check_source(&op->source);
-    check_segments(op->segments, op->sequences);
+    check_segments(&op->segments);
     backend->entry_store(backend, op);
 }
 
@@ -163,7 +176,7 @@ void backend_index_select(struct backend *backend, const struct index_select_op 
     ASSERT(op->heads > 0 && is_width(op->dim) && op->topk > 0);
     ASSERT(op->dim <= 1024);
     check_source(&op->source);
-    check_segments(op->segments, op->sequences);
+    check_segments(&op->segments);
     if (op->mode != INDEX_FULL) {
         ASSERT(op->pool != NULL && op->pool_count != NULL);
         ASSERT(op->pool_blocks > 0 && op->pool_block_entries > 0);
@@ -173,16 +186,17 @@ void backend_index_select(struct backend *backend, const struct index_select_op 
 
 void backend_attention(struct backend *backend, const struct attention_op *op) {
     ASSERT(op->heads > 0 && is_width(op->dim) && op->window > 0);
-    check_segments(op->segments, op->sequences);
-    check_segments(op->fresh_segments, op->sequences);
+    check_segments(&op->segments);
+    check_segments(&op->fresh_segments);
+    ASSERT(op->segments.count == op->fresh_segments.count);
     if (op->selected != NULL) {
         ASSERT(op->selected_count != NULL && op->topk > 0);
         ASSERT(op->source.main_record_bytes == (size_t)(op->dim / 2 + op->dim / 16));
         check_source(&op->source);
     }
-    for (int32_t s = 0; s < op->sequences; s++) {
-        const struct row_segment *queries = &op->segments[s];
-        const struct row_segment *fresh = &op->fresh_segments[s];
+    for (int32_t s = 0; s < op->segments.count; s++) {
+        const struct row_segment *queries = &op->segments.host[s];
+        const struct row_segment *fresh = &op->fresh_segments.host[s];
         // every key from the fresh segment's start to the last query is fresh
         ASSERT(
             queries->position + queries->count <= fresh->position + fresh->count ||
@@ -204,14 +218,26 @@ static void check_expert(const struct expert_weights *expert, int32_t dim, int32
     check_weight(&expert->w2, dim, hidden);
 }
 
+/* Ids and the table of routed experts are device-visible: looked at only where the host may. */
+static void check_routed(const struct experts_op *op) {
+    for (int32_t i = 0; i < op->rows * op->chosen; i++) {
+        ASSERT(op->ids[i] >= 0 && op->ids[i] < op->experts);
+        const struct expert_weights *expert = &op->routed[op->ids[i]];
+        check_expert(expert, op->dim, op->hidden);
+        ASSERT(expert->w1.dtype == op->routed_dtype);
+        ASSERT(expert->w2.dtype == op->routed_dtype);
+        ASSERT(expert->w3.dtype == op->routed_dtype);
+    }
+}
+
 void backend_experts(struct backend *backend, const struct experts_op *op) {
     ASSERT(op->rows >= 0 && op->experts > 0);
     ASSERT(op->chosen > 0 && op->chosen <= op->experts);
     ASSERT(is_width(op->dim) && is_width(op->hidden));
+    ASSERT(op->routed_dtype == DTYPE_FP4 || op->routed_dtype == DTYPE_FP8);
     check_expert(op->shared, op->dim, op->hidden);
-    for (int32_t i = 0; i < op->rows * op->chosen; i++) {
-        ASSERT(op->ids[i] >= 0 && op->ids[i] < op->experts);
-        check_expert(&op->routed[op->ids[i]], op->dim, op->hidden);
+    if (backend->is_host_memory) {
+        check_routed(op);
     }
     backend->experts(backend, op);
 }
@@ -227,10 +253,15 @@ void backend_engram_gate(struct backend *backend, const struct engram_gate_op *o
 }
 
 void backend_keep_rows(struct backend *backend, const struct keep_rows_op *op) {
-    ASSERT(op->sequences >= 0 && op->row_bytes > 0);
-    for (int32_t s = 0; s < op->sequences; s++) {
-        ASSERT(op->to[s].count <= op->from[s].count);
-        ASSERT(op->to[s].row <= op->from[s].row + op->from[s].count - op->to[s].count);
+    const struct row_segment *from = op->from.host;
+    const struct row_segment *to = op->to.host;
+    ASSERT(op->row_bytes > 0);
+    check_segments(&op->from);
+    check_segments(&op->to);
+    ASSERT(op->from.count == op->to.count);
+    for (int32_t s = 0; s < op->from.count; s++) {
+        ASSERT(to[s].count <= from[s].count);
+        ASSERT(to[s].row <= from[s].row + from[s].count - to[s].count);
     }
     backend->keep_rows(backend, op);
 }

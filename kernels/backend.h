@@ -31,6 +31,24 @@ struct row_segment {
     int32_t position;
 };
 
+/* The segments of a step: `count` of them, twice, since the device may not see the host's memory nor
+ * the host the device's. Rows lie in [0, rows): `rows` is one past the last row of the last segment. */
+struct row_segments {
+    int32_t count;
+    int32_t rows;
+    const struct row_segment *host;
+    const struct row_segment *device; /* device-visible copy; on the CPU it may be `host` itself */
+};
+
+static inline struct row_segments
+row_segments_of(const struct row_segment *host, const struct row_segment *device, int32_t count) {
+    struct row_segments segments = {count, 0, host, device};
+    if (count > 0) {
+        segments.rows = host[count - 1].row + host[count - 1].count;
+    }
+    return segments;
+}
+
 /* What the caches of one sequence look like to an op; device-visible memory. */
 struct sequence_view {
     uint8_t *const *blocks; /* block b holds tokens [128 b, 128 b + 128) of all sources */
@@ -145,9 +163,9 @@ struct window_pack_op {
 
 /* Copies each sequence's last min(W, count) fresh records into its ring. */
 struct window_commit_op {
-    int32_t sequences, window, dim;
-    const struct row_segment *segments; /* [S] rows of `records` */
-    const struct sequence_view *views;  /* [S] */
+    int32_t window, dim;
+    struct row_segments segments;      /* rows of `records` */
+    const struct sequence_view *views; /* [S] */
     const uint8_t *records;
 };
 
@@ -155,24 +173,24 @@ struct window_commit_op {
  * sequence's pending pair; latent = bf16(sum_t softmax over the two tokens per channel * kv_t).
  * Rows at even positions get zeros; the last row of a segment, when even, becomes pending. */
 struct compress_pool_op {
-    int32_t sequences, dim;
-    const struct row_segment *segments; /* [S] */
-    const struct sequence_view *views;  /* [S] */
-    const float *kv;                    /* [R, d] */
-    const float *score;                 /* [R, d] */
-    uint16_t *latent;                   /* [R, d] bf16 */
+    int32_t dim;
+    struct row_segments segments;
+    const struct sequence_view *views; /* [S] */
+    const float *kv;                   /* [R, d] */
+    const float *score;                /* [R, d] */
+    uint16_t *latent;                  /* [R, d] bf16 */
 };
 
 /* Writes the entries that complete in these rows (every row at ratio 1, odd positions at ratio 2)
  * into the blocks: main KV as FP4 with E4M3 scales per 16 (4.1), index keys as MXFP4 per 32 (4.3).
  * Both inputs are rotated already. Entry g of a source is in block g*m / 128. */
 struct entry_store_op {
-    int32_t sequences, dim, index_dim;
+    int32_t dim, index_dim;
     struct kv_source_layout source;
-    const struct row_segment *segments; /* [S] */
-    const struct sequence_view *views;  /* [S] */
-    const uint16_t *latent;             /* [R, d] bf16 */
-    const uint16_t *key;                /* [R, i] bf16 */
+    struct row_segments segments;
+    const struct sequence_view *views; /* [S] */
+    const uint16_t *latent;            /* [R, d] bf16 */
+    const uint16_t *key;               /* [R, i] bf16 */
 };
 
 /* MXFP4 of rotated index queries. Spec 3.7, 4.3. */
@@ -201,21 +219,21 @@ struct index_counters {
  * take all of them without scoring. Spec 3.7; candidate pool 3.8 (block score = max over its
  * entries, newest block pinned, pool_blocks best, ties to the lower block, ascending). */
 struct index_select_op {
-    int32_t sequences, heads, dim, topk;
+    int32_t heads, dim, topk;
     enum index_mode mode;
     int32_t pool_blocks, pool_block_entries;
     struct kv_source_layout source;
-    const struct row_segment *segments; /* [S] */
-    const struct sequence_view *views;  /* [S] */
-    const uint8_t *query_codes;         /* [R, I, i/2] */
-    const uint8_t *query_scales;        /* [R, I, i/32] */
-    const uint16_t *head_weights;       /* [R, I] bf16, as weights_proj gives them */
-    float head_scale;                   /* (i I)^(-1/2): w = fp32(bf16(head_weight * head_scale)) */
-    int32_t *selected;                  /* [R, K] entry ids ascending, -1 behind the count */
-    int32_t *selected_count;            /* [R] */
-    int32_t *pool;                      /* [R, pool_blocks] block ids ascending, -1 behind */
-    int32_t *pool_count;                /* [R] */
-    struct index_counters *counters;    /* host memory; may be null */
+    struct row_segments segments;
+    const struct sequence_view *views; /* [S] */
+    const uint8_t *query_codes;        /* [R, I, i/2] */
+    const uint8_t *query_scales;       /* [R, I, i/32] */
+    const uint16_t *head_weights;      /* [R, I] bf16, as weights_proj gives them */
+    float head_scale;                  /* (i I)^(-1/2): w = fp32(bf16(head_weight * head_scale)) */
+    int32_t *selected;                 /* [R, K] entry ids ascending, -1 behind the count */
+    int32_t *selected_count;           /* [R] */
+    int32_t *pool;                     /* [R, pool_blocks] block ids ascending, -1 behind */
+    int32_t *pool_count;               /* [R] */
+    struct index_counters *counters;   /* device-visible, added to; may be null */
     float *scores;         /* tests: [R, scores_stride], -inf where not visible; else null. When */
     int32_t scores_stride; /* given, every row is scored even if it could skip scoring */
 };
@@ -227,18 +245,18 @@ struct index_select_op {
  * denominator in FP32. Window position q comes from `fresh` when q >= its segment's position, else
  * from the ring. No inverse rotation here. */
 struct attention_op {
-    int32_t sequences, heads, dim, window, topk;
+    int32_t heads, dim, window, topk;
     float scale;
-    const struct row_segment *segments;       /* [S] query rows */
-    const struct row_segment *fresh_segments; /* [S] rows of `fresh` */
-    const struct sequence_view *views;        /* [S] */
-    const uint16_t *query;                    /* [R, H, d] bf16, rotated */
-    const uint8_t *fresh;                     /* window records of this step */
-    struct kv_source_layout source;           /* unused when selected is null */
-    const int32_t *selected;                  /* [R, K]; null at ratio 0 */
-    const int32_t *selected_count;            /* [R] */
-    const float *sink;                        /* [H] */
-    uint16_t *output;                         /* [R, H, d] bf16 */
+    struct row_segments segments;       /* query rows */
+    struct row_segments fresh_segments; /* rows of `fresh` */
+    const struct sequence_view *views;  /* [S] */
+    const uint16_t *query;              /* [R, H, d] bf16, rotated */
+    const uint8_t *fresh;               /* window records of this step */
+    struct kv_source_layout source;     /* unused when selected is null */
+    const int32_t *selected;            /* [R, K]; null at ratio 0 */
+    const int32_t *selected_count;      /* [R] */
+    const float *sink;                  /* [H] */
+    uint16_t *output;                   /* [R, H, d] bf16 */
 };
 
 /* scores = sqrt(softplus(logits)); the k best of score + bias, ties to the lower id; ids ascending;
@@ -263,11 +281,12 @@ struct expert_weights {
 struct experts_op {
     int32_t rows, dim, hidden, experts, chosen;
     float limit;                         /* swiglu_limit; 0 means none */
+    enum dtype routed_dtype;             /* of all routed experts' matrices: FP4 or FP8 */
     struct quantized x;                  /* [R, D] */
     const int32_t *ids;                  /* [R, k] ascending */
     const float *weights;                /* [R, k] */
-    const struct expert_weights *routed; /* [E]; host memory */
-    const struct expert_weights *shared; /* one; host memory */
+    const struct expert_weights *routed; /* [E]; device-visible */
+    const struct expert_weights *shared; /* one; host memory, its matrices device-visible */
     uint16_t *output;                    /* [R, D] bf16 */
 };
 
@@ -294,9 +313,8 @@ struct engram_gate_op {
 /* Moves rows so that each sequence keeps only a suffix: to[s] rows come from the end of from[s].
  * In place; segments are ascending in both. */
 struct keep_rows_op {
-    int32_t sequences;
-    const struct row_segment *from; /* [S] */
-    const struct row_segment *to;   /* [S] */
+    struct row_segments from;
+    struct row_segments to; /* as many */
     size_t row_bytes;
     void *rows;
 };
@@ -306,21 +324,35 @@ typedef void backend_piece_function(void *context, int32_t piece);
 
 struct backend {
     const char *name;        /* "cpu", "cuda" */
-    const char *description; /* "cpu avx512, 2 threads" */
+    const char *description; /* "cpu avx512, 2 threads"; "cuda NVIDIA H200, sm_90" */
     uint32_t numerics;       /* raised whenever any op's bits change; part of the root lineage */
+    bool is_host_memory;     /* what allocate gives may be read and written by the host directly */
     void *state;             /* the backend's own */
 
-    /* memory: 64-byte aligned, zeroed. Expected error: MEMORY */
+    /* Memory that ops work on ("device-visible"): 64-byte aligned, zeroed. allocate_host gives host
+     * memory that ops can read too, slowly: tables too large for the device. Expected error: MEMORY,
+     * with the bytes asked for and the bytes free. */
     result (*allocate)(struct backend *backend, size_t bytes, void **out, struct error *error);
+    result (*allocate_host)(struct backend *backend, size_t bytes, void **out, struct error *error);
     void (*release)(struct backend *backend, void *memory);
-    /* upload and copy: also another thread that holds the engine's lock, while ops run on other
-     * memory (forks) */
+    /* Between host memory of any kind and device-visible memory, in the order of the ops. `from` of
+     * an upload may be reused at once; what a download wrote is there when it returns. upload and
+     * copy: also another thread that holds the engine's lock, while ops run on other memory (forks) */
     void (*upload)(struct backend *backend, void *to, const void *from, size_t bytes);
     void (*download)(struct backend *backend, void *to, const void *from, size_t bytes);
     void (*copy)(struct backend *backend, void *to, const void *from, size_t bytes);
 
-    /* order. Expected error: DEVICE, with the op's name */
+    /* order. Expected error: DEVICE, with the op's name; it is kept: a faulty device stays so */
     result (*synchronize)(struct backend *backend, struct error *error);
+
+    /* Steps of one shape, recorded once and replayed (CUDA graphs). Null: never.
+     * step_begin true: the step recorded under `key` runs, the caller skips its ops and step_end.
+     * false: the caller enqueues its ops, then step_end; they may be recorded under the key. Whenever
+     * a key is the same, so are all ops between and all their arguments; none of them is an upload,
+     * download or allocation. step_forget drops all records: memory that they name goes away. */
+    bool (*step_begin)(struct backend *backend, uint64_t key);
+    void (*step_end)(struct backend *backend);
+    void (*step_forget)(struct backend *backend);
 
     /* Runs pieces 0..count-1 of host work, each once, on the caller and whatever host threads the
      * backend has; returns when all are done, whose writes the caller then sees. `nanoseconds`
@@ -357,8 +389,9 @@ struct backend {
 };
 
 struct backend_options {
-    const char *name; /* "cpu" */
-    int32_t threads;  /* 0: one per core this process may use */
+    const char *name; /* "cpu", "cuda" */
+    int32_t device;   /* of the CUDA backend: ordinal */
+    int32_t threads;  /* of the CPU backend and of spread; 0: one per core this process may use */
     const char
         *isa; /* null: best; "plain", "avx2", "avx512"; env HEARTH_CPU_ISA is not read here */
     /* Largest shapes any op will see; scratch is sized from them once, so that no op allocates.
@@ -374,7 +407,21 @@ struct backend_options {
     int32_t head_dim;    /* d */
     int32_t index_heads; /* I */
     int32_t index_dim;   /* i */
+    int32_t index_topk;  /* K */
 };
+
+/* What a backend has, without opening it. */
+struct backend_facts {
+    char description[64]; /* "NVIDIA H200, sm_90, driver 13.0" */
+    bool is_host_memory;
+    uint64_t memory_total; /* bytes of the device; 0 when memory is the host's */
+    uint64_t memory_free;
+};
+
+/* Expected errors: UNSUPPORTED with the reason in one line: unknown name, not built, its library not
+ * found beside the program, no device, driver too old, an architecture it has no code for. */
+MUST_CHECK result
+backend_probe(const char *name, int32_t device, struct backend_facts *out, struct error *error);
 
 /* Opens a backend by name, its thread team started. Expected errors: UNSUPPORTED (unknown name, or
  * an instruction set this CPU lacks), MEMORY, INVALID_INPUT. The checked ops below call its table. */

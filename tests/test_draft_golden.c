@@ -131,10 +131,9 @@ static void load_ring(
     struct sequence_view view = {
         .ring = kv_cache_draft_ring(&golden->bench.cache, golden->sequence, stage)};
     struct window_commit_op commit = {
-        .sequences = 1,
         .window = golden->window + golden->block,
         .dim = dim,
-        .segments = &segment,
+        .segments = row_segments_of(&segment, &segment, 1),
         .views = &view,
         .records = forward->buffers.window_records,
     };
@@ -499,7 +498,7 @@ static void commit_stored(struct golden *golden, int32_t position, const uint16_
     struct forward_segment segment = {
         .sequence = golden->sequence, .position = position, .count = 1};
     memcpy(forward->buffers.target_hidden, hidden, width * sizeof *hidden);
-    forward->target_stage = (struct row_stage){.rows = 1, .host = &row, .segments = &row};
+    forward->target_stage = row_segments_of(&row, &row, 1);
     forward->segment_count = 1;
     MUST(draft_commit(golden->bench.draft, &segment, NULL, 1, error));
     golden->sequence->computed = position + 1;

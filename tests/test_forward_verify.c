@@ -380,15 +380,15 @@ static void verify_beside_prompts_changes_neither(void **state) {
 static int32_t take_targets(const struct bench *bench, uint16_t *to) {
     struct forward_targets targets;
     forward_targets(bench->forward, &targets);
-    assert_int_equal(targets.count, 1);
-    assert_int_equal(targets.rows, targets.host[0].count);
+    assert_int_equal(targets.segments.count, 1);
+    assert_int_equal(targets.segments.rows, targets.segments.host[0].count);
     size_t width = (size_t)bench->config->draft_target_count * (size_t)bench->config->hidden;
     memcpy(
-        to + (size_t)targets.host[0].position * width,
-        targets.hidden + (size_t)targets.host[0].row * width,
-        (size_t)targets.rows * width * sizeof *to
+        to + (size_t)targets.segments.host[0].position * width,
+        targets.hidden + (size_t)targets.segments.host[0].row * width,
+        (size_t)targets.segments.rows * width * sizeof *to
     );
-    return targets.rows;
+    return targets.segments.rows;
 }
 
 /* A prompt in chunks gives the rows of its last W positions, as one-row steps give them. */

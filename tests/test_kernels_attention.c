@@ -52,11 +52,10 @@ history_of(struct numbers *numbers, int32_t tokens, int32_t dim, int32_t index_d
     struct row_segment all = {0, tokens, 0};
     struct sequence_view view = {.blocks = h.blocks};
     struct entry_store_op store = {
-        .sequences = 1,
         .dim = dim,
         .index_dim = index_dim,
         .source = h.source,
-        .segments = &all,
+        .segments = row_segments_of(&all, &all, 1),
         .views = &view,
         .latent = h.latents,
         .key = h.keys,
@@ -95,7 +94,8 @@ static uint8_t *ring_of(const struct history *h, int32_t window, int32_t positio
     struct backend *backend = kernels_open(NULL, 1);
     struct row_segment segment = {0, position, 0};
     struct sequence_view view = {.ring = ring};
-    struct window_commit_op commit = {1, window, h->dim, &segment, &view, h->records};
+    struct window_commit_op commit = {
+        window, h->dim, row_segments_of(&segment, &segment, 1), &view, h->records};
     backend_window_commit(backend, &commit);
     backend_close(backend);
     for (int32_t p = position > window ? position - window : 0; p < position; p++) {
@@ -120,7 +120,7 @@ static void set_fresh(struct attention_case *c, const int32_t start[2]) {
         c->views[s].ring = ring_of(h, c->op.window, start[s]);
     }
     c->op.fresh = fresh;
-    c->op.fresh_segments = c->fresh;
+    c->op.fresh_segments = row_segments_of(c->fresh, c->fresh, 2);
 }
 
 struct attention_shape {
@@ -143,13 +143,12 @@ static void attention_init(struct attention_case *c, const struct attention_shap
     }
     size_t width = (size_t)(shape->heads * shape->dim);
     c->op = (struct attention_op){
-        .sequences = 2,
         .heads = shape->heads,
         .dim = shape->dim,
         .window = shape->window,
         .topk = shape->topk,
         .scale = 1.0F / sqrtf((float)shape->dim),
-        .segments = c->segments,
+        .segments = row_segments_of(c->segments, c->segments, 2),
         .views = c->views,
         .query = kernels_bf16(&numbers, (size_t)c->rows * width, 1.0F),
         .source = c->history[0].source,
@@ -192,7 +191,7 @@ static void run_attention(struct backend *backend, int32_t step, void *context) 
             ){c->segments[s].row + skip, count, c->segments[s].position + skip};
         }
         struct attention_op op = c->op;
-        op.segments = part;
+        op.segments = row_segments_of(part, part, 2);
         backend_attention(backend, &op);
     }
 }
@@ -284,6 +283,7 @@ static void check_attention(const struct attention_shape *shape) {
         c.segments[s].count = c.history[s].tokens - later[s];
         c.segments[s].position = later[s];
     }
+    c.op.segments = row_segments_of(c.segments, c.segments, 2);
     memset(c.op.output, 0, bytes);
     backend_attention(backend, &c.op);
     for (int s = 0; s < 2; s++) {
@@ -349,11 +349,10 @@ static void entries_below_the_write_floor_stay(void **state) {
         struct row_segment segment = {0, 8, 126};
         struct sequence_view view = {.blocks = h.blocks, .write_floor = 130};
         struct entry_store_op store = {
-            .sequences = 1,
             .dim = 64,
             .index_dim = 32,
             .source = h.source,
-            .segments = &segment,
+            .segments = row_segments_of(&segment, &segment, 1),
             .views = &view,
             .latent = latents,
             .key = latents,
@@ -388,9 +387,8 @@ static void run_pool(struct backend *backend, int32_t step, void *context) {
     for (int32_t from = 0; from < 11; from += step) {
         struct row_segment segment = {from, 11 - from < step ? 11 - from : step, from};
         struct compress_pool_op op = {
-            .sequences = 1,
             .dim = 64,
-            .segments = &segment,
+            .segments = row_segments_of(&segment, &segment, 1),
             .views = &view,
             .kv = c->kv,
             .score = c->score,

@@ -135,11 +135,10 @@ static void check_main(
     struct row_segment segment = {0, rows, 0};
     struct sequence_view view = {.blocks = &block};
     struct entry_store_op op = {
-        .sequences = 1,
         .dim = dim,
         .index_dim = 32,
         .source = source,
-        .segments = &segment,
+        .segments = row_segments_of(&segment, &segment, 1),
         .views = &view,
         .latent = x,
         .key = kernels_memory((size_t)rows * 64),

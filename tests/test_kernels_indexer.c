@@ -62,11 +62,10 @@ static void store_keys(struct index_case *c, struct numbers *numbers, int32_t to
     }
     struct row_segment all = {0, tokens, 0};
     struct entry_store_op store = {
-        .sequences = 1,
         .dim = 32,
         .index_dim = c->op.dim,
         .source = *source,
-        .segments = &all,
+        .segments = row_segments_of(&all, &all, 1),
         .views = &c->view,
         .latent = kernels_bf16(numbers, (size_t)tokens * 32, 1.0F),
         .key = keys,
@@ -100,7 +99,6 @@ static void index_init(struct index_case *c, const struct index_shape *shape) {
     memset(c, 0, sizeof *c);
     c->segment = (struct row_segment){0, shape->count, shape->position};
     c->op = (struct index_select_op){
-        .sequences = 1,
         .heads = shape->heads,
         .dim = shape->dim,
         .topk = shape->topk,
@@ -108,7 +106,7 @@ static void index_init(struct index_case *c, const struct index_shape *shape) {
         .pool_blocks = shape->pool_blocks,
         .pool_block_entries = shape->pool_block_entries,
         .source = {.ratio = shape->ratio, .entries = 128 / shape->ratio},
-        .segments = &c->segment,
+        .segments = row_segments_of(&c->segment, &c->segment, 1),
         .views = &c->view,
         .head_scale = 1.0F / sqrtf((float)(shape->heads * shape->dim)),
     };
@@ -158,7 +156,7 @@ static void run_select(struct backend *backend, int32_t step, void *context) {
         struct row_segment part = {
             from, rows - from < step ? rows - from : step, c->segment.position + from};
         struct index_select_op op = c->op;
-        op.segments = &part;
+        op.segments = row_segments_of(&part, &part, 1);
         backend_index_select(backend, &op);
     }
 }

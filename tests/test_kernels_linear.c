@@ -429,6 +429,7 @@ check_experts(int32_t rows, int32_t dim, int32_t hidden, int32_t experts, int32_
         .experts = experts,
         .chosen = chosen,
         .limit = 10.0F,
+        .routed_dtype = weights[0].w1.dtype,
         .x = kernels_quantized(&numbers, rows, dim),
         .ids = ids,
         .weights = routing,

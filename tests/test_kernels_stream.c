@@ -358,7 +358,8 @@ static void keep_rows_moves_suffixes_forward(void **state) {
     const struct row_segment to[3] = {{0, 2, 2}, {2, 1, 0}, {3, 3, 2}};
     const int32_t expected[6] = {2, 3, 4, 7, 8, 9};
     struct backend *backend = kernels_open(NULL, 1);
-    struct keep_rows_op op = {3, from, to, sizeof rows[0], rows};
+    struct keep_rows_op op = {
+        row_segments_of(from, from, 3), row_segments_of(to, to, 3), sizeof rows[0], rows};
     backend_keep_rows(backend, &op);
     assert_memory_equal(rows, expected, sizeof expected);
     backend_close(backend);

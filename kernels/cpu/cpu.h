@@ -91,9 +91,7 @@ void cpu_rows(
 );
 
 /* Index of the segment that holds `row`, or -1. */
-int32_t cpu_segment_of(const struct row_segment *segments, int32_t sequences, int32_t row);
-/* One past the last row of all segments. */
-int32_t cpu_segment_rows(const struct row_segment *segments, int32_t sequences);
+int32_t cpu_segment_of(const struct row_segments *segments, int32_t row);
 
 #ifdef LANES
 /* cpu_math.c: scalar functions in double, the same bits on every instruction set. */

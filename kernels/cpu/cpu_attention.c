@@ -203,18 +203,18 @@ static void attention_chunk(struct cpu *cpu, const void *argument, int32_t chunk
     const struct attention_job *job = argument;
     const struct attention_op *op = job->op;
     int32_t row = chunk / job->tasks_per_row;
-    int32_t s = cpu_segment_of(op->segments, op->sequences, row);
+    int32_t s = cpu_segment_of(&op->segments, row);
     if (s < 0) {
         return;
     }
     const struct sequence_view *view = &op->views[s];
-    int32_t position = op->segments[s].position + row - op->segments[s].row;
+    int32_t position = op->segments.host[s].position + row - op->segments.host[s].row;
     int32_t head = chunk % job->tasks_per_row * job->heads_per_task;
     int32_t first = int_max(int_max(position - op->window + 1, view->window_floor), 0);
     struct attention_task task = {
         .op = op,
         .own = &cpu->threads[thread],
-        .fresh = &op->fresh_segments[s],
+        .fresh = &op->fresh_segments.host[s],
         .view = view,
         .selected = op->selected == NULL ? NULL : op->selected + (size_t)row * (size_t)op->topk,
         .row = row,
@@ -229,7 +229,7 @@ static void attention_chunk(struct cpu *cpu, const void *argument, int32_t chunk
 
 void LANES(cpu_attention)(struct backend *backend, const struct attention_op *op) {
     struct cpu *cpu = cpu_of(backend);
-    int32_t rows = cpu_segment_rows(op->segments, op->sequences);
+    int32_t rows = op->segments.rows;
     if (rows == 0) {
         return;
     }

@@ -216,6 +216,7 @@ static result cpu_scratch(struct cpu *cpu, int32_t threads, struct error *error)
 
 static void cpu_fill_common(struct backend *backend) {
     backend->allocate = cpu_allocate;
+    backend->allocate_host = cpu_allocate;
     backend->release = cpu_release;
     backend->upload = cpu_copy;
     backend->download = cpu_copy;
@@ -240,6 +241,7 @@ static bool limits_are_valid(const struct backend_options *o) {
         {o->head_dim, 0, 1 << 14},
         {o->index_heads, 0, 1 << 12},
         {o->index_dim, 0, 1 << 10},
+        {o->index_topk, 0, 1 << 20},
         {o->threads, 0, CPU_THREADS_MAX},
     };
     for (size_t i = 0; i < COUNT_OF(limits); i++) {
@@ -273,6 +275,7 @@ cpu_backend_open(const struct backend_options *options, struct backend **out, st
     cpu->backend.state = cpu;
     cpu->backend.name = "cpu";
     cpu->backend.numerics = CPU_NUMERICS;
+    cpu->backend.is_host_memory = true;
     result opened = cpu_scratch(cpu, threads, error);
     if (is_ok(opened)) {
         opened = cpu_team_create(threads, &cpu->team, error);
@@ -289,6 +292,15 @@ cpu_backend_open(const struct backend_options *options, struct backend **out, st
     cpu_fill_common(&cpu->backend);
     isa.fill(&cpu->backend);
     *out = &cpu->backend;
+    return OK;
+}
+
+result cpu_backend_probe(struct backend_facts *out, struct error *error) {
+    struct cpu_isa isa = {0};
+    TRY(cpu_isa_find(NULL, &isa, error));
+    *out = (struct backend_facts){.is_host_memory = true};
+    int length = snprintf(out->description, sizeof out->description, "cpu %s", isa.name);
+    ASSERT(length > 0 && (size_t)length < sizeof out->description);
     return OK;
 }
 
@@ -337,19 +349,12 @@ void cpu_rows(
     cpu_team_run(cpu->team, rows_chunk, &job, chunks, nanoseconds * rows);
 }
 
-int32_t cpu_segment_of(const struct row_segment *segments, int32_t sequences, int32_t row) {
-    for (int32_t s = 0; s < sequences; s++) {
-        if (row >= segments[s].row && row < segments[s].row + segments[s].count) {
+int32_t cpu_segment_of(const struct row_segments *segments, int32_t row) {
+    for (int32_t s = 0; s < segments->count; s++) {
+        const struct row_segment *segment = &segments->host[s];
+        if (row >= segment->row && row < segment->row + segment->count) {
             return s;
         }
     }
     return -1;
-}
-
-int32_t cpu_segment_rows(const struct row_segment *segments, int32_t sequences) {
-    int32_t rows = 0;
-    for (int32_t s = 0; s < sequences; s++) {
-        rows = int_max(rows, segments[s].row + segments[s].count);
-    }
-    return rows;
 }

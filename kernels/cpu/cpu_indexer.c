@@ -242,11 +242,11 @@ static void select_group(struct cpu *cpu, const void *argument, int32_t group, i
     const struct index_select_op *op = argument;
     struct index_row rows[CPU_INDEX_ROWS];
     int32_t s = 0;
-    while (group >= ceil_divide(op->segments[s].count, CPU_INDEX_ROWS)) {
-        group -= ceil_divide(op->segments[s].count, CPU_INDEX_ROWS);
+    while (group >= ceil_divide(op->segments.host[s].count, CPU_INDEX_ROWS)) {
+        group -= ceil_divide(op->segments.host[s].count, CPU_INDEX_ROWS);
         s++;
     }
-    const struct row_segment *segment = &op->segments[s];
+    const struct row_segment *segment = &op->segments.host[s];
     int32_t first = group * CPU_INDEX_ROWS;
     int32_t count = int_min(CPU_INDEX_ROWS, segment->count - first);
     for (int32_t r = 0; r < count; r++) {
@@ -278,11 +278,12 @@ void LANES(cpu_index_select)(struct backend *backend, const struct index_select_
     }
     int64_t work = 0;
     int32_t groups = 0;
-    for (int32_t s = 0; s < op->sequences; s++) {
-        int64_t visible = (op->segments[s].position + op->segments[s].count) / op->source.ratio;
+    for (int32_t s = 0; s < op->segments.count; s++) {
+        int64_t visible =
+            (op->segments.host[s].position + op->segments.host[s].count) / op->source.ratio;
         int64_t scored = visible > op->topk ? visible * (op->heads * op->dim / 32 + 2) : 0;
-        work += op->segments[s].count * (100 + scored);
-        groups += ceil_divide(op->segments[s].count, CPU_INDEX_ROWS);
+        work += op->segments.host[s].count * (100 + scored);
+        groups += ceil_divide(op->segments.host[s].count, CPU_INDEX_ROWS);
     }
     cpu_rows(cpu, op, select_group, groups, groups > 0 ? work / groups : 0);
     for (int32_t i = 0; op->counters != NULL && i < threads; i++) {

@@ -24,8 +24,8 @@ void LANES(cpu_window_pack)(struct backend *backend, const struct window_pack_op
 void LANES(cpu_window_commit)(struct backend *backend, const struct window_commit_op *op) {
     (void)backend;
     size_t bytes = window_record_bytes(op->dim);
-    for (int32_t s = 0; s < op->sequences; s++) {
-        const struct row_segment *segment = &op->segments[s];
+    for (int32_t s = 0; s < op->segments.count; s++) {
+        const struct row_segment *segment = &op->segments.host[s];
         int32_t first = int_max(0, segment->count - op->window);
         for (int32_t i = first; i < segment->count; i++) {
             size_t slot = (size_t)((segment->position + i) % op->window);
@@ -61,12 +61,12 @@ static void pool_row(struct cpu *cpu, const void *argument, int32_t row, int32_t
     (void)cpu;
     (void)thread;
     const struct compress_pool_op *op = argument;
-    int32_t s = cpu_segment_of(op->segments, op->sequences, row);
+    int32_t s = cpu_segment_of(&op->segments, row);
     if (s < 0) {
         return;
     }
     size_t dim = (size_t)op->dim;
-    const struct row_segment *segment = &op->segments[s];
+    const struct row_segment *segment = &op->segments.host[s];
     int32_t position = segment->position + row - segment->row;
     uint16_t *latent = op->latent + (size_t)row * dim;
     if (position % 2 == 0) {
@@ -84,11 +84,11 @@ static void pool_row(struct cpu *cpu, const void *argument, int32_t row, int32_t
 }
 
 void LANES(cpu_compress_pool)(struct backend *backend, const struct compress_pool_op *op) {
-    int32_t rows = cpu_segment_rows(op->segments, op->sequences);
+    int32_t rows = op->segments.rows;
     cpu_rows(cpu_of(backend), op, pool_row, rows, op->dim);
     size_t dim = (size_t)op->dim;
-    for (int32_t s = 0; s < op->sequences; s++) {
-        const struct row_segment *segment = &op->segments[s];
+    for (int32_t s = 0; s < op->segments.count; s++) {
+        const struct row_segment *segment = &op->segments.host[s];
         if (segment->count > 0 && (segment->position + segment->count - 1) % 2 == 0) {
             size_t last = (size_t)(segment->row + segment->count - 1) * dim;
             memcpy(op->views[s].pending, op->kv + last, dim * sizeof(float));
@@ -139,12 +139,12 @@ static void store_row(struct cpu *cpu, const void *argument, int32_t row, int32_
     (void)cpu;
     (void)thread;
     const struct entry_store_op *op = argument;
-    int32_t s = cpu_segment_of(op->segments, op->sequences, row);
+    int32_t s = cpu_segment_of(&op->segments, row);
     if (s < 0) {
         return;
     }
     const struct kv_source_layout *source = &op->source;
-    int32_t position = op->segments[s].position + row - op->segments[s].row;
+    int32_t position = op->segments.host[s].position + row - op->segments.host[s].row;
     if ((position + 1) % source->ratio != 0 || position < op->views[s].write_floor) {
         return;
     }
@@ -163,7 +163,7 @@ static void store_row(struct cpu *cpu, const void *argument, int32_t row, int32_
 }
 
 void LANES(cpu_entry_store)(struct backend *backend, const struct entry_store_op *op) {
-    int32_t rows = cpu_segment_rows(op->segments, op->sequences);
+    int32_t rows = op->segments.rows;
     cpu_rows(cpu_of(backend), op, store_row, rows, op->dim);
 }
 

@@ -319,9 +319,9 @@ void LANES(cpu_engram_gate)(struct backend *backend, const struct engram_gate_op
 void LANES(cpu_keep_rows)(struct backend *backend, const struct keep_rows_op *op) {
     (void)backend;
     unsigned char *rows = op->rows;
-    for (int32_t s = 0; s < op->sequences; s++) {
-        const struct row_segment *from = &op->from[s];
-        const struct row_segment *to = &op->to[s];
+    for (int32_t s = 0; s < op->from.count; s++) {
+        const struct row_segment *from = &op->from.host[s];
+        const struct row_segment *to = &op->to.host[s];
         size_t first = (size_t)from->row + (size_t)from->count - (size_t)to->count;
         memmove(
             rows + (size_t)to->row * op->row_bytes,

@@ -284,11 +284,10 @@ static void check_entry_store(const struct store_case *t) {
     views[1].write_floor = t->write_floor;
     struct entry_store_op op;
     memset(&op, 0, sizeof op);
-    op.sequences = 2; // the first is empty
     op.dim = t->dim;
     op.index_dim = t->index_dim;
     op.source = source;
-    op.segments = upload(segments, 2);
+    op.segments = row_segments_of(segments, upload(segments, 2), 2); // the first is empty
     op.views = upload(views, 2);
     op.latent = upload(t->latent, (size_t)t->rows * t->dim);
     op.key = upload(t->key, (size_t)t->rows * t->index_dim);

@@ -1,7 +1,7 @@
 /* Launchers of the CUDA kernels that exist so far; one per op of kernels/backend.h, same meaning.
  *
- * There is no CUDA backend yet: backend_open refuses "cuda". All pointers of an op, segments and
- * views too, are device memory, as `sequences` and the sizes are not. A launcher only enqueues on
+ * There is no CUDA backend yet: backend_open refuses "cuda". All pointers of an op, views too,
+ * are device memory; of segments the device copy is read. A launcher only enqueues on
  * `stream` and returns the status of the launch; faults of the kernel come back from synchronising.
  * Thread: the one that owns the stream.
  */

@@ -119,7 +119,7 @@ __device__ void store_key(const uint16_t *key, int32_t dim, uint8_t *codes, uint
 }
 
 __global__ void __launch_bounds__(STORE_THREADS) entry_store_kernel(struct entry_store_op op) {
-    const struct row_segment segment = op.segments[blockIdx.y];
+    const struct row_segment segment = op.segments.device[blockIdx.y];
     const struct sequence_view *view = &op.views[blockIdx.y];
     const struct kv_source_layout *source = &op.source;
     for (int32_t i = (int32_t)blockIdx.x; i < segment.count; i += (int32_t)gridDim.x) {
@@ -186,11 +186,11 @@ cuda_index_quantize(cudaStream_t stream, const struct index_quantize_op *op) {
 }
 
 extern "C" cudaError_t cuda_entry_store(cudaStream_t stream, const struct entry_store_op *op) {
-    if (op->sequences == 0) {
+    if (op->segments.count == 0) {
         return cudaSuccess;
     }
     // The segments are in device memory: 256 blocks walk each sequence's rows.
-    dim3 grid(256, (unsigned)op->sequences);
+    dim3 grid(256, (unsigned)op->segments.count);
     entry_store_kernel<<<grid, STORE_THREADS, 0, stream>>>(*op);
     return cudaGetLastError();
 }

@@ -1,0 +1,127 @@
+/* Inside the CUDA backend: its state, and how its ops are launched.
+ *
+ * One stream per backend. An op's launcher only enqueues: it neither allocates nor waits nor reads
+ * device memory, and its grid depends on the shapes of the op alone, so that a decode step can be
+ * recorded once as a graph and replayed. Scratch is one buffer, sized when the backend opens, free
+ * for the op at hand from its first launch to its last.
+ *
+ * Every kernel takes a `struct mark` first and begins with MARK(mark): when the device faults, the
+ * host reads which op began last and names it. Thread: the one that owns the backend.
+ */
+#ifndef HEARTH_KERNELS_CUDA_CUDA_H
+#define HEARTH_KERNELS_CUDA_CUDA_H
+
+#include "kernels/backend.h"
+
+#include <cuda_runtime_api.h>
+
+/* Ops as faults name them; cuda_op_name gives the text. */
+enum cuda_op {
+    CUDA_OP_NONE,
+    CUDA_OP_EMBED,
+    CUDA_OP_STREAM_MIX,
+    CUDA_OP_STREAM_COLLAPSE,
+    CUDA_OP_STREAM_UPDATE,
+    CUDA_OP_NORM,
+    CUDA_OP_QUANTIZE,
+    CUDA_OP_LINEAR,
+    CUDA_OP_ROPE_TABLE,
+    CUDA_OP_ROTATE,
+    CUDA_OP_WINDOW_PACK,
+    CUDA_OP_WINDOW_COMMIT,
+    CUDA_OP_COMPRESS_POOL,
+    CUDA_OP_ENTRY_STORE,
+    CUDA_OP_INDEX_QUANTIZE,
+    CUDA_OP_INDEX_SELECT,
+    CUDA_OP_ATTENTION,
+    CUDA_OP_ROUTE,
+    CUDA_OP_EXPERTS,
+    CUDA_OP_ENGRAM_GATHER,
+    CUDA_OP_ENGRAM_GATE,
+    CUDA_OP_KEEP_ROWS,
+    CUDA_OP_COUNT
+};
+
+/* Where a kernel says that it began: a word of pinned host memory, mapped into the device. */
+struct mark {
+    volatile uint32_t *word;
+    uint32_t op; /* enum cuda_op */
+};
+
+struct cuda {
+    struct backend backend; /* first: a backend's state points back here */
+    struct backend_options limits;
+    cudaStream_t stream;
+    int32_t multiprocessors;
+    int32_t shared_bytes_max; /* dynamic shared memory one block may ask for */
+    void *scratch;            /* device; as large as the largest of the functions below asks */
+    size_t scratch_bytes;
+    volatile uint32_t *mark_host;
+    volatile uint32_t *mark_device;
+    cudaError_t fault; /* the first one; kept */
+    enum cuda_op fault_op;
+    struct cuda_host *host; /* cuda_backend.cu's own: pools, staging, graphs, locks */
+};
+
+static inline struct cuda *cuda_of(struct backend *backend) {
+    return (struct cuda *)backend->state;
+}
+
+static inline struct mark cuda_mark(const struct cuda *cuda, enum cuda_op op) {
+    struct mark mark;
+    mark.word = cuda->mark_device;
+    mark.op = (uint32_t)op;
+    return mark;
+}
+
+/* Keeps the first failed launch and its op. */
+void cuda_keep_fault(struct cuda *cuda, enum cuda_op op, cudaError_t status);
+
+/* Launches `kernel` (name a template instance with a local `auto` first) and keeps its fault. A
+ * kernel that wants more than 48 KiB of dynamic shared memory: CUDA_ALLOW_SHARED before it. */
+#ifndef CUDA_EMULATION
+#define CUDA_LAUNCH(cuda, op, kernel, grid, block, shared, ...)                                    \
+    do {                                                                                           \
+        kernel<<<(grid), (block), (shared), (cuda)->stream>>>(cuda_mark(cuda, op), __VA_ARGS__);   \
+        cuda_keep_fault(cuda, op, cudaGetLastError());                                             \
+    } while (0)
+#define CUDA_ALLOW_SHARED(cuda, op, kernel, bytes)                                                 \
+    cuda_keep_fault(                                                                               \
+        cuda,                                                                                      \
+        op,                                                                                        \
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(bytes))    \
+    )
+#endif
+
+/* Bytes of scratch the ops of one file need for the largest shapes; backend_options says which. */
+size_t cuda_linear_scratch(const struct backend_options *limits);
+size_t cuda_experts_scratch(const struct backend_options *limits);
+size_t cuda_index_scratch(const struct backend_options *limits);
+size_t cuda_attention_scratch(const struct backend_options *limits);
+size_t cuda_stream_scratch(const struct backend_options *limits);
+
+/* Launchers, one per op of kernels/backend.h, same meaning; the table of the backend is these. */
+#define CUDA_OP(name) void cuda_##name(struct backend *backend, const struct name##_op *op)
+CUDA_OP(embed);
+CUDA_OP(stream_mix);
+CUDA_OP(stream_collapse);
+CUDA_OP(stream_update);
+CUDA_OP(norm);
+CUDA_OP(quantize);
+CUDA_OP(linear);
+CUDA_OP(rope_table);
+CUDA_OP(rotate);
+CUDA_OP(window_pack);
+CUDA_OP(window_commit);
+CUDA_OP(compress_pool);
+CUDA_OP(entry_store);
+CUDA_OP(index_quantize);
+CUDA_OP(index_select);
+CUDA_OP(attention);
+CUDA_OP(route);
+CUDA_OP(experts);
+CUDA_OP(engram_gather);
+CUDA_OP(engram_gate);
+CUDA_OP(keep_rows);
+
+#endif
