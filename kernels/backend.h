@@ -349,9 +349,11 @@ struct backend {
      * step_begin true: the step recorded under `key` runs, the caller skips its ops and step_end.
      * false: the caller enqueues its ops, then step_end; they may be recorded under the key. Whenever
      * a key is the same, so are all ops between and all their arguments; none of them is an upload,
-     * download or allocation. step_forget drops all records: memory that they name goes away. */
+     * download or allocation. step_end true: the ops run. false: recording failed and none of them
+     * does: the caller enqueues them once more, without step_begin and step_end. step_forget drops
+     * all records: memory that they name goes away. */
     bool (*step_begin)(struct backend *backend, uint64_t key);
-    void (*step_end)(struct backend *backend);
+    bool (*step_end)(struct backend *backend);
     void (*step_forget)(struct backend *backend);
 
     /* Runs pieces 0..count-1 of host work, each once, on the caller and whatever host threads the
