@@ -1,0 +1,315 @@
+/* Linear layers. Bound: reading the weight for few rows, tensor-core products for many.
+ *
+ * Three ways that give the same bits (cuda_product.cuh says why):
+ *   few     up to 16 rows: a warp per (16 outputs, slice) streams its part of the weight through
+ *           registers; the slices of a tile are warps of one block
+ *   split   tiles of 128 outputs x 64 rows too few to fill the device: a block per (tile, slice),
+ *           whose sums go to scratch and are added by a second kernel
+ *   tiled   a block per tile of 128 outputs x 64 or 128 rows walks all slices
+ * F32 weights are rare and small: one warp per output, lanes fold in a fixed tree.
+ */
+#include "cuda_formats.cuh"
+#include "cuda_product.cuh"
+
+#define FEW_ROWS_MAX     16
+#define FEW_WARPS        16 /* at most; a block has 8 unless a tile alone has more slices */
+#define FEW_STAGES(W, X) ((W) == DTYPE_BF16 || (X) == DTYPE_BF16 ? 2 : 4)
+#define SPLIT_BYTES      ((size_t)48 << 20)
+
+/* What a kernel needs of the op. */
+struct linear_job {
+    int32_t rows, groups, in, out;
+    int32_t slice; /* columns */
+    int32_t slices;
+    const uint16_t *input;
+    struct quantized quantized;
+    struct weight weight;
+    bool is_f32; /* output */
+    void *output;
+    float *partial; /* [slices, R, groups * out] */
+};
+
+template <enum dtype X>
+__device__ __forceinline__ struct product_row
+linear_input_row(const struct linear_job *job, int32_t row, int32_t group) {
+    int32_t columns = job->groups * job->in;
+    if (X == DTYPE_BF16) {
+        size_t at = (size_t)row * (size_t)columns + (size_t)group * (size_t)job->in;
+        return {reinterpret_cast<const uint8_t *>(job->input + at), nullptr};
+    }
+    return product_quantized_row(&job->quantized, columns, row, group * job->in);
+}
+
+__device__ __forceinline__ void
+linear_store(const struct linear_job *job, int32_t row, int32_t column, float value) {
+    size_t at = (size_t)row * ((size_t)job->groups * (size_t)job->out) + (size_t)column;
+    if (job->is_f32) {
+        static_cast<float *>(job->output)[at] = value;
+    } else {
+        static_cast<uint16_t *>(job->output)[at] = bf16_encode(value);
+    }
+}
+
+/* Grid: tiles of 16 outputs over all groups, `tiles_per_block` a block of tiles_per_block x slices
+ * warps. Shared memory: a float for each (warp, row, output). */
+template <enum dtype W, enum dtype X, int NT>
+__global__ void __launch_bounds__(FEW_WARPS *WARP)
+    linear_few(struct mark mark, struct linear_job job, int32_t tiles_per_block) {
+    MARK(mark);
+    DYNAMIC_SHARED(shared);
+    float *partial = reinterpret_cast<float *>(shared); // [tiles][slices][8 NT rows][16]
+    int32_t warp = (int32_t)threadIdx.x / WARP;
+    int32_t group_of_lanes = (int32_t)threadIdx.x % WARP / 4;
+    int32_t pair = (int32_t)threadIdx.x % 4;
+    int32_t tiles_per_group = (job.out + 15) / 16;
+    int32_t tiles = tiles_per_group * job.groups;
+    int32_t first_tile = (int32_t)blockIdx.x * tiles_per_block;
+    int32_t tile = first_tile + warp / job.slices;
+    if (tile < tiles) {
+        int32_t group = tile / tiles_per_group;
+        int32_t low = tile % tiles_per_group * 16 + group_of_lanes;
+        int32_t high = min(low + 8, job.out - 1);
+        low = min(low, job.out - 1);
+        int32_t base = group * job.out;
+        struct product_row x[NT];
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            x[t] = linear_input_row<X>(&job, min(8 * t + group_of_lanes, job.rows - 1), group);
+        }
+        int32_t first = warp % job.slices * job.slice;
+        float d[NT][4];
+        product_slice<W, X, NT, FEW_STAGES(W, X)>(
+            product_weight_row<W>(&job.weight, base + low),
+            product_weight_row<W>(&job.weight, base + high),
+            x,
+            first,
+            min(first + job.slice, job.in),
+            d
+        );
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            float *to = partial + ((size_t)warp * NT + t) * 128 + pair * 32 + group_of_lanes;
+            to[0] = d[t][0];
+            to[16] = d[t][1];
+            to[8] = d[t][2];
+            to[24] = d[t][3];
+        }
+    }
+    __syncthreads();
+    int32_t count = tiles_per_block * NT * 128;
+    for (int32_t i = (int32_t)threadIdx.x; i < count; i += (int32_t)blockDim.x) {
+        int32_t row = i / 16 % (8 * NT);
+        int32_t at = first_tile + i / (128 * NT);
+        int32_t output = at % tiles_per_group * 16 + i % 16;
+        if (at >= tiles || row >= job.rows || output >= job.out) {
+            continue;
+        }
+        const float *from = partial + i / (128 * NT) * job.slices * (128 * NT) + i % (128 * NT);
+        float total = from[0];
+        for (int32_t s = 1; s < job.slices; s++) {
+            total = __fadd_rn(total, from[s * (128 * NT)]);
+        }
+        linear_store(&job, row, at / tiles_per_group * job.out + output, total);
+    }
+}
+
+/* Grid: x tiles of N rows, y tiles of 128 outputs over all groups, z slices when they are split.
+ * Rows vary fastest: blocks that run together share their weights. */
+template <enum dtype W, enum dtype X, int N>
+__global__ void __launch_bounds__(PRODUCT_TILE_THREADS, N == 64 ? 2 : 1)
+    linear_tiled(struct mark mark, struct linear_job job) {
+    using shape = struct product_tile_shape<N>;
+    MARK(mark);
+    DYNAMIC_SHARED(shared);
+    int32_t thread = (int32_t)threadIdx.x;
+    int32_t tiles_per_group = (job.out + PRODUCT_TILE_M - 1) / PRODUCT_TILE_M;
+    int32_t group = (int32_t)blockIdx.y / tiles_per_group;
+    int32_t first_output = (int32_t)blockIdx.y % tiles_per_group * PRODUCT_TILE_M;
+    int32_t first_row = (int32_t)blockIdx.x * N;
+    int32_t output = min(first_output + product_tile_output(thread), job.out - 1);
+    int32_t row = min(first_row + product_tile_input<N>(thread), job.rows - 1);
+    bool is_split = gridDim.z > 1;
+    int32_t first = (int32_t)blockIdx.z * job.slice;
+    float total[shape::MT][shape::NT][4];
+    product_tile<W, X, N, N == 128>(
+        product_weight_row<W>(&job.weight, group * job.out + output),
+        linear_input_row<X>(&job, row, group),
+        first,
+        is_split ? min(first + job.slice, job.in) : job.in,
+        job.slice,
+        shared,
+        total
+    );
+    const float *staged = product_tile_staged<N>(total, shared);
+    size_t columns = (size_t)job.groups * (size_t)job.out;
+    float *partial = job.partial + (size_t)blockIdx.z * (size_t)job.rows * columns;
+    for (int32_t i = thread; i < N * PRODUCT_TILE_M; i += PRODUCT_TILE_THREADS) {
+        int32_t to_row = first_row + i / PRODUCT_TILE_M;
+        int32_t to_output = first_output + i % PRODUCT_TILE_M;
+        if (to_row >= job.rows || to_output >= job.out) {
+            continue;
+        }
+        float value = staged[i / PRODUCT_TILE_M * shape::STAGED_STRIDE + i % PRODUCT_TILE_M];
+        int32_t column = group * job.out + to_output;
+        if (is_split) {
+            partial[(size_t)to_row * columns + (size_t)column] = value;
+        } else {
+            linear_store(&job, to_row, column, value);
+        }
+    }
+}
+
+/* Adds the slices of each output in their order. Grid: x columns, y rows. */
+__global__ void __launch_bounds__(256) linear_combine(struct mark mark, struct linear_job job) {
+    MARK(mark);
+    int32_t columns = job.groups * job.out;
+    int32_t column = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
+    if (column >= columns) {
+        return;
+    }
+    size_t stride = (size_t)job.rows * (size_t)columns;
+    const float *from = job.partial + (size_t)blockIdx.y * (size_t)columns + (size_t)column;
+    float total = from[0];
+    for (int32_t s = 1; s < job.slices; s++) {
+        total = __fadd_rn(total, from[(size_t)s * stride]);
+    }
+    linear_store(&job, (int32_t)blockIdx.y, column, total);
+}
+
+/* Grid: x outputs over all groups, eight a block, y rows. */
+__global__ void __launch_bounds__(256) linear_f32(struct mark mark, struct linear_job job) {
+    MARK(mark);
+    int32_t lane = (int32_t)threadIdx.x % WARP;
+    int32_t column = (int32_t)blockIdx.x * 8 + (int32_t)threadIdx.x / WARP;
+    if (column >= job.groups * job.out) {
+        return;
+    }
+    int32_t row = (int32_t)blockIdx.y;
+    size_t at = (size_t)row * job.groups * job.in + (size_t)(column / job.out) * (size_t)job.in;
+    const float *weight = static_cast<const float *>(job.weight.data) + (size_t)column * job.in;
+    float sum = 0.0F;
+    for (int32_t k = lane; k < job.in; k += WARP) {
+        sum = __fmaf_rn(bf16_decode(job.input[at + k]), weight[k], sum);
+    }
+    for (int distance = WARP / 2; distance > 0; distance /= 2) {
+        sum = __fadd_rn(sum, __shfl_xor_sync(0xffffffffU, sum, distance));
+    }
+    if (lane == 0) {
+        linear_store(&job, row, column, sum);
+    }
+}
+
+template <enum dtype W, enum dtype X, int NT>
+static void launch_few(struct cuda *cuda, const struct linear_job *job) {
+    int32_t tiles = (job->out + 15) / 16 * job->groups;
+    int32_t per_block = job->slices < 8 ? 8 / job->slices : 1;
+    int32_t warps = per_block * job->slices;
+    auto kernel = linear_few<W, X, NT>;
+    CUDA_LAUNCH(
+        cuda,
+        CUDA_OP_LINEAR,
+        kernel,
+        dim3((unsigned)((tiles + per_block - 1) / per_block)),
+        dim3((unsigned)(warps * WARP)),
+        (size_t)warps * NT * 128 * sizeof(float),
+        *job,
+        per_block
+    );
+}
+
+template <enum dtype W, enum dtype X, int N>
+static void launch_tiled(struct cuda *cuda, const struct linear_job *job, bool is_split) {
+    int32_t row_tiles = (job->rows + N - 1) / N;
+    int32_t tiles = (job->out + PRODUCT_TILE_M - 1) / PRODUCT_TILE_M * job->groups;
+    auto kernel = linear_tiled<W, X, N>;
+    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, product_tile_shape<N>::SHARED_BYTES);
+    CUDA_LAUNCH(
+        cuda,
+        CUDA_OP_LINEAR,
+        kernel,
+        dim3((unsigned)row_tiles, (unsigned)tiles, (unsigned)(is_split ? job->slices : 1)),
+        dim3(PRODUCT_TILE_THREADS),
+        (size_t)product_tile_shape<N>::SHARED_BYTES,
+        *job
+    );
+    if (is_split) {
+        int32_t columns = job->groups * job->out;
+        CUDA_LAUNCH(
+            cuda,
+            CUDA_OP_LINEAR,
+            linear_combine,
+            dim3((unsigned)((columns + 255) / 256), (unsigned)job->rows),
+            dim3(256),
+            0,
+            *job
+        );
+    }
+}
+
+/* Whether tiles alone would leave much of the device idle, and the slices' sums have room. */
+static bool is_better_split(const struct cuda *cuda, const struct linear_job *job) {
+    int64_t tiles = (int64_t)((job->out + PRODUCT_TILE_M - 1) / PRODUCT_TILE_M) * job->groups *
+                    ((job->rows + 63) / 64);
+    size_t bytes = (size_t)job->slices * job->rows * job->groups * job->out * sizeof(float);
+    return job->slices > 1 && tiles < 2 * (int64_t)cuda->multiprocessors &&
+           bytes <= cuda->scratch_bytes;
+}
+
+template <enum dtype W, enum dtype X>
+static void launch_product(struct cuda *cuda, const struct linear_job *job) {
+    if (job->rows <= 8) {
+        launch_few<W, X, 1>(cuda, job);
+    } else if (job->rows <= FEW_ROWS_MAX) {
+        launch_few<W, X, 2>(cuda, job);
+    } else if (is_better_split(cuda, job)) {
+        launch_tiled<W, X, 64>(cuda, job, true);
+    } else if (job->rows <= 64 && job->slices == 1) {
+        launch_tiled<W, X, 64>(cuda, job, false);
+    } else {
+        launch_tiled<W, X, 128>(cuda, job, false);
+    }
+}
+
+size_t cuda_linear_scratch(const struct backend_options *limits) {
+    return limits->rows_max > FEW_ROWS_MAX ? SPLIT_BYTES : 0;
+}
+
+void cuda_linear(struct backend *backend, const struct linear_op *op) {
+    struct cuda *cuda = cuda_of(backend);
+    if (op->rows == 0) {
+        return;
+    }
+    struct linear_job job = {};
+    job.rows = op->rows;
+    job.groups = op->groups;
+    job.in = op->in;
+    job.out = op->out;
+    job.slice = product_slice_columns(op->in, op->groups * op->out);
+    job.slices = (op->in + job.slice - 1) / job.slice;
+    job.input = op->input;
+    job.quantized = op->quantized;
+    job.weight = op->weight;
+    job.is_f32 = op->output_dtype == DTYPE_F32;
+    job.output = op->output;
+    job.partial = static_cast<float *>(cuda->scratch);
+    if (op->weight.dtype == DTYPE_F32) {
+        int32_t columns = op->groups * op->out;
+        CUDA_LAUNCH(
+            cuda,
+            CUDA_OP_LINEAR,
+            linear_f32,
+            dim3((unsigned)((columns + 7) / 8), (unsigned)op->rows),
+            dim3(256),
+            0,
+            job
+        );
+    } else if (op->input_dtype == DTYPE_FP8 && op->weight.dtype == DTYPE_FP8) {
+        launch_product<DTYPE_FP8, DTYPE_FP8>(cuda, &job);
+    } else if (op->input_dtype == DTYPE_FP8) {
+        launch_product<DTYPE_FP4, DTYPE_FP8>(cuda, &job);
+    } else if (op->weight.dtype == DTYPE_FP8) {
+        launch_product<DTYPE_FP8, DTYPE_BF16>(cuda, &job);
+    } else {
+        launch_product<DTYPE_BF16, DTYPE_BF16>(cuda, &job);
+    }
+}

@@ -1,0 +1,417 @@
+/* Matrix products of weights and rows, in one order of sums: what the linear op and the experts share.
+ *
+ * Weights are the left operand of mma_bf16 (16 outputs), rows the right one (8 rows); both are decoded
+ * to bf16 with their scales, which is exact. Columns are cut into slices, whose length follows from
+ * the weight's shape alone, and slices into chunks of 64 columns. Of a chunk, lane `pair` holds columns
+ * [16 pair, 16 pair + 16) of its row, so that one 16-byte load of codes feeds four mma: number j
+ * takes columns 16 pair + 4 j + (0, 1, 2, 3). Every output is
+ *   ((slice 0) + slice 1) + ...,  slice = mma j = 0..3 of each of its chunks, ascending, from zero
+ * and nothing else: product_slice (one warp, weights from memory to registers, few rows) and
+ * product_tile (a block, both operands through shared memory, many rows) give the same bits.
+ * A last chunk of 32 columns is filled up with zeros in both.
+ */
+#ifndef HEARTH_KERNELS_CUDA_PRODUCT_CUH
+#define HEARTH_KERNELS_CUDA_PRODUCT_CUH
+
+#include "cuda_device.cuh"
+
+#define PRODUCT_CHUNK      64 /* columns */
+#define PRODUCT_SLICES_MAX 16
+
+/* Columns of a slice, from the weight's shape alone: slices double until its tiles of 16 outputs
+ * times slices give each multiprocessor of a large GPU a dozen warps, but stay above 256 columns. */
+static inline int32_t product_slice_columns(int32_t in, int32_t outputs) {
+    int32_t tiles = (outputs + 15) / 16;
+    int32_t slices = 1;
+    while (slices < PRODUCT_SLICES_MAX && slices * tiles < 1600 && in / (2 * slices) >= 256) {
+        slices *= 2;
+    }
+    int32_t columns = (in + slices - 1) / slices;
+    return (columns + PRODUCT_CHUNK - 1) / PRODUCT_CHUNK * PRODUCT_CHUNK;
+}
+
+/* Where the values of one row begin. Rows outside of a matrix: name any row inside, and drop what
+ * comes out. */
+struct product_row {
+    const uint8_t *data;  /* 16-byte aligned (FP4: 8) */
+    const uint8_t *scale; /* of column 0; null for BF16 */
+};
+
+template <enum dtype T>
+__device__ __forceinline__ struct product_row
+product_weight_row(const struct weight *weight, int32_t row) {
+    size_t in = (size_t)weight->in;
+    size_t at = (size_t)row;
+    const uint8_t *data = (const uint8_t *)weight->data;
+    if (T == DTYPE_FP8) {
+        return {data + at * in, weight->scale + at / 32 * (in / 32)};
+    }
+    if (T == DTYPE_FP4) {
+        return {data + at * (in / 2), weight->scale + at * (in / 32)};
+    }
+    return {data + at * in * 2, nullptr};
+}
+
+/* A row of activations from `column` on, a multiple of 32; `columns` is the width of the matrix. */
+__device__ __forceinline__ struct product_row
+product_quantized_row(const struct quantized *x, int32_t columns, int32_t row, int32_t column) {
+    size_t at = (size_t)row * (size_t)columns + (size_t)column;
+    return {x->codes + at, x->scales + at / 32};
+}
+
+/* 16 values of a row as memory has them: FP8 four words, FP4 two, BF16 eight. */
+template <enum dtype T> struct product_codes {
+    static constexpr int WORDS = T == DTYPE_BF16 ? 8 : (T == DTYPE_FP8 ? 4 : 2);
+    uint32_t word[WORDS];
+    uint32_t scale; /* E8M0 */
+};
+
+/* Columns [column, column + 16); zeros when not valid. ONCE: nobody reads these bytes again. */
+template <enum dtype T, bool ONCE>
+__device__ __forceinline__ void
+product_load(struct product_codes<T> *to, struct product_row row, int32_t column, bool valid) {
+    constexpr int WORDS = product_codes<T>::WORDS;
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) {
+        to->word[i] = 0;
+    }
+    to->scale = 0;
+    if (!valid) {
+        return;
+    }
+    const uint8_t *from = row.data + (size_t)column * WORDS / 4;
+    if constexpr (T == DTYPE_FP4) {
+        uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
+        to->word[0] = v.x;
+        to->word[1] = v.y;
+    } else {
+#pragma unroll
+        for (int i = 0; i < WORDS; i += 4) {
+            const uint4 *quad = reinterpret_cast<const uint4 *>(from + 4 * i);
+            uint4 v = ONCE ? load_streaming(quad) : __ldg(quad);
+            to->word[i] = v.x;
+            to->word[i + 1] = v.y;
+            to->word[i + 2] = v.z;
+            to->word[i + 3] = v.w;
+        }
+    }
+    if (T != DTYPE_BF16) {
+        to->scale = __ldg(row.scale + column / 32);
+    }
+}
+
+/* 2^(code - 127) twice, as bf16. */
+__device__ __forceinline__ uint32_t product_scale(uint32_t code) {
+    uint32_t bits = code == 0 ? 0x0040U : (code == 255 ? 0x7fc0U : code << 7);
+    return bits | bits << 16;
+}
+
+/* Two codes whose sign and magnitude are the upper bits of the halves of `bits` (the bits below are
+ * ignored), as bf16: the
+ * magnitude goes to the low end of the exponent field, which makes it too small by 2^120 (E4M3) or
+ * 2^126 (E2M1), subnormal codes included. That factor and the scale are applied one after the other:
+ * their product may be beyond bf16. Both are exact wherever the value is a bf16. */
+__device__ __forceinline__ uint32_t product_decode_fp8(uint32_t bits, uint32_t scale) {
+    uint32_t small = (bits & 0x80008000U) | ((bits >> 4) & 0x07f007f0U);
+    return bf16x2_multiply(bf16x2_multiply(small, 0x7b807b80U), scale);
+}
+
+__device__ __forceinline__ uint32_t product_decode_fp4(uint32_t bits, uint32_t scale) {
+    uint32_t small = (bits & 0x80008000U) | ((bits >> 6) & 0x01c001c0U);
+    return bf16x2_multiply(bf16x2_multiply(small, 0x7e807e80U), scale);
+}
+
+/* The 16 values with their scale: to[i] holds columns 2 i (low half) and 2 i + 1. */
+template <enum dtype T>
+__device__ __forceinline__ void
+product_decode(const struct product_codes<T> *codes, uint32_t to[8]) {
+    constexpr int WORDS = product_codes<T>::WORDS;
+    uint32_t scale = T == DTYPE_BF16 ? 0 : product_scale(codes->scale);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        uint32_t word = codes->word[i * WORDS / 8];
+        if (T == DTYPE_FP8) {
+            uint32_t at = 2U * (i % 2);
+            to[i] = product_decode_fp8(pick_bytes(word, 0, (at + 1) << 12 | at << 4), scale);
+        } else if (T == DTYPE_FP4) {
+            // Byte `at`: the low nibble, moved up, into the low half, the high nibble into the high.
+            uint32_t at = i % 4;
+            uint32_t bits = pick_bytes(word, word << 4, at << 12 | (at + 4) << 4);
+            to[i] = product_decode_fp4(bits, scale);
+        } else {
+            to[i] = word;
+        }
+    }
+}
+
+/* d += 16 outputs x 8 rows over half a chunk, mma j = 0, 1 (then 2, 3): of the lane's 16 columns the
+ * first (then the last) eight, of output `lane / 4` (low), of output `lane / 4 + 8` (high) and of row
+ * `lane / 4`. d: see mma_bf16. */
+__device__ __forceinline__ void
+product_half(float d[4], const uint32_t low[4], const uint32_t high[4], const uint32_t x[4]) {
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t a[4] = {low[2 * j], high[2 * j], low[2 * j + 1], high[2 * j + 1]};
+        uint32_t b[2] = {x[2 * j], x[2 * j + 1]};
+        mma_bf16(d, a, b);
+    }
+}
+
+/* One warp, up to 8 NT rows: d[t] = outputs x rows [8 t, 8 t + 8) over columns [first, last), a slice.
+ * The lane reads weight rows `low` and `high` (see product_half) and rows x[t]. STAGES chunks of
+ * codes are under way while one is multiplied. Needs no shared memory and no barrier. */
+template <enum dtype W, enum dtype X, int NT, int STAGES>
+__device__ __forceinline__ void product_slice(
+    struct product_row low,
+    struct product_row high,
+    const struct product_row x[NT],
+    int32_t first,
+    int32_t last,
+    float d[NT][4]
+) {
+    struct product_codes<W> low_codes[STAGES];
+    struct product_codes<W> high_codes[STAGES];
+    struct product_codes<X> x_codes[STAGES][NT];
+    int32_t column = first + 16 * (int32_t)(threadIdx.x % 4);
+    auto load = [&](int stage, int32_t at) {
+        product_load<W, true>(&low_codes[stage], low, at, at < last);
+        product_load<W, true>(&high_codes[stage], high, at, at < last);
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            product_load<X, false>(&x_codes[stage][t], x[t], at, at < last);
+        }
+    };
+#pragma unroll
+    for (int t = 0; t < NT; t++) {
+        d[t][0] = d[t][1] = d[t][2] = d[t][3] = 0.0F;
+    }
+#pragma unroll
+    for (int stage = 0; stage < STAGES; stage++) {
+        load(stage, column + stage * PRODUCT_CHUNK);
+    }
+    for (int32_t chunk = first; chunk < last; chunk += STAGES * PRODUCT_CHUNK) {
+#pragma unroll
+        for (int stage = 0; stage < STAGES; stage++) {
+            if (chunk + stage * PRODUCT_CHUNK >= last) {
+                break;
+            }
+            uint32_t a_low[8];
+            uint32_t a_high[8];
+            uint32_t b[NT][8];
+            product_decode(&low_codes[stage], a_low);
+            product_decode(&high_codes[stage], a_high);
+#pragma unroll
+            for (int t = 0; t < NT; t++) {
+                product_decode(&x_codes[stage][t], b[t]);
+            }
+            load(stage, column + chunk - first + (STAGES + stage) * PRODUCT_CHUNK);
+#pragma unroll
+            for (int t = 0; t < NT; t++) {
+                product_half(d[t], a_low, a_high, b[t]);
+                product_half(d[t], a_low + 4, a_high + 4, b[t] + 4);
+            }
+        }
+    }
+}
+
+/* The tile of a block of 256 threads: 128 outputs x N rows, N = 64 or 128. Eight warps stand as
+ * WARPS_M x N / 32 and take 16 MT outputs x 32 rows each. */
+#define PRODUCT_TILE_THREADS 256
+#define PRODUCT_TILE_M       128
+
+template <int N> struct product_tile_shape {
+    static constexpr int WARPS_N = N / 32;
+    static constexpr int WARPS_M = 8 / WARPS_N;
+    static constexpr int MT = PRODUCT_TILE_M / 16 / WARPS_M;
+    static constexpr int NT = 4;
+    static constexpr int INPUT_VALUES = N / 4;              // that a thread brings: 16 or 32
+    static constexpr int INPUT_THREADS = 64 / INPUT_VALUES; // a row
+    static constexpr int BUFFER_BYTES = (PRODUCT_TILE_M + N) * PRODUCT_CHUNK * 2;
+    static constexpr int STAGED_STRIDE = PRODUCT_TILE_M + 4; // floats, keeps banks apart
+    static constexpr int STAGED_BYTES = N * STAGED_STRIDE * 4;
+    static constexpr int SHARED_BYTES =
+        STAGED_BYTES > 2 * BUFFER_BYTES ? STAGED_BYTES : 2 * BUFFER_BYTES;
+};
+
+/* Which row of the tile thread `thread` brings: its weight row, its input row. */
+__device__ __forceinline__ int32_t product_tile_output(int32_t thread) {
+    return thread / 2;
+}
+
+template <int N> __device__ __forceinline__ int32_t product_tile_input(int32_t thread) {
+    return thread / product_tile_shape<N>::INPUT_THREADS;
+}
+
+/* A row of the tile in shared memory is 64 bf16, eight units of 16 bytes, exchanged so that neither
+ * writing nor reading meets a bank twice. */
+__device__ __forceinline__ unsigned char *
+product_unit(unsigned char *tile, int32_t row, int32_t unit) {
+    return tile + row * (PRODUCT_CHUNK * 2) + (unit ^ (row & 7)) * 16;
+}
+
+/* Decodes 16 values that are columns [16 piece, 16 piece + 16) of a chunk into the tile. */
+template <enum dtype T>
+__device__ __forceinline__ void product_stage(
+    const struct product_codes<T> *codes, unsigned char *tile, int32_t row, int32_t piece
+) {
+    uint32_t v[8];
+    product_decode(codes, v);
+    *reinterpret_cast<uint4 *>(product_unit(tile, row, 2 * piece)) =
+        make_uint4(v[0], v[1], v[2], v[3]);
+    *reinterpret_cast<uint4 *>(product_unit(tile, row, 2 * piece + 1)) =
+        make_uint4(v[4], v[5], v[6], v[7]);
+}
+
+__device__ __forceinline__ void product_fetch(const unsigned char *unit, uint32_t to[4]) {
+    uint4 v = *reinterpret_cast<const uint4 *>(unit);
+    to[0] = v.x;
+    to[1] = v.y;
+    to[2] = v.z;
+    to[3] = v.w;
+}
+
+/* One chunk of the tile in shared memory onto the warp's sums. */
+template <int N>
+__device__ __forceinline__ void product_tile_chunk(
+    unsigned char *outputs,
+    unsigned char *inputs,
+    float sum[product_tile_shape<N>::MT][product_tile_shape<N>::NT][4]
+) {
+    using shape = struct product_tile_shape<N>;
+    int32_t warp = (int32_t)threadIdx.x / WARP;
+    int32_t group = (int32_t)threadIdx.x % WARP / 4;
+    int32_t pair = (int32_t)threadIdx.x % 4;
+    int32_t row = warp % shape::WARPS_N * 32 + group;
+    int32_t output = warp / shape::WARPS_N * (16 * shape::MT) + group;
+    constexpr int EIGHT_ROWS = 8 * PRODUCT_CHUNK * 2; // bytes; as far apart, units lie alike
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const unsigned char *input_unit = product_unit(inputs, row, 2 * pair + half);
+        const unsigned char *output_unit = product_unit(outputs, output, 2 * pair + half);
+        uint32_t x[shape::NT][4];
+#pragma unroll
+        for (int t = 0; t < shape::NT; t++) {
+            product_fetch(input_unit + t * EIGHT_ROWS, x[t]);
+        }
+#pragma unroll
+        for (int m = 0; m < shape::MT; m++) {
+            uint32_t low[4];
+            uint32_t high[4];
+            product_fetch(output_unit + 2 * m * EIGHT_ROWS, low);
+            product_fetch(output_unit + (2 * m + 1) * EIGHT_ROWS, high);
+#pragma unroll
+            for (int t = 0; t < shape::NT; t++) {
+                product_half(sum[m][t], low, high, x[t]);
+            }
+        }
+    }
+}
+
+/* A block of 256 threads: total[m][t] = 16 outputs x 8 rows over columns [first, last), where `first`
+ * begins a slice of `slice` columns; with WALKS sums of slices are added in their order, without it
+ * [first, last) lies within one slice. `weight` and `input` are the rows that product_tile_output and
+ * product_tile_input name. `shared` has SHARED_BYTES, 128-byte aligned; barriers inside, none needed
+ * before, one needed before its reuse. */
+template <enum dtype W, enum dtype X, int N, bool WALKS>
+__device__ __forceinline__ void product_tile(
+    struct product_row weight,
+    struct product_row input,
+    int32_t first,
+    int32_t last,
+    int32_t slice,
+    unsigned char *shared,
+    float total[product_tile_shape<N>::MT][product_tile_shape<N>::NT][4]
+) {
+    using shape = struct product_tile_shape<N>;
+    constexpr int PIECES = shape::INPUT_VALUES / 16;
+    int32_t thread = (int32_t)threadIdx.x;
+    int32_t output_row = product_tile_output(thread);
+    int32_t output_piece = thread % 2 * 2;
+    int32_t input_row = product_tile_input<N>(thread);
+    int32_t input_piece = thread % shape::INPUT_THREADS * PIECES;
+    struct product_codes<W> w[2];
+    struct product_codes<X> x[PIECES];
+    auto load = [&](int32_t chunk) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int32_t column = chunk + 16 * (output_piece + i);
+            product_load<W, false>(&w[i], weight, column, column < last);
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            int32_t column = chunk + 16 * (input_piece + i);
+            product_load<X, false>(&x[i], input, column, column < last);
+        }
+    };
+    float sum[shape::MT][shape::NT][4]; // of a slice, when there are several
+    auto fold = [&](bool is_first) {
+#pragma unroll
+        for (int i = 0; i < shape::MT * shape::NT * 4; i++) {
+            float *s = &sum[i / (4 * shape::NT)][i / 4 % shape::NT][i % 4];
+            float *to = &total[i / (4 * shape::NT)][i / 4 % shape::NT][i % 4];
+            *to = is_first ? *s : __fadd_rn(*to, *s);
+            *s = 0.0F;
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < shape::MT * shape::NT * 4; i++) {
+        sum[i / (4 * shape::NT)][i / 4 % shape::NT][i % 4] = 0.0F;
+        total[i / (4 * shape::NT)][i / 4 % shape::NT][i % 4] = 0.0F;
+    }
+    load(first);
+    int32_t slice_end = first + slice;
+#pragma unroll 1
+    for (int32_t chunk = first; chunk < last; chunk += PRODUCT_CHUNK) {
+        // Two buffers in turn: who passes the barrier has done with the other one.
+        bool is_odd = (chunk - first) / PRODUCT_CHUNK % 2 != 0;
+        unsigned char *outputs = shared + (is_odd ? shape::BUFFER_BYTES : 0);
+        unsigned char *inputs = outputs + PRODUCT_TILE_M * PRODUCT_CHUNK * 2;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            product_stage(&w[i], outputs, output_row, output_piece + i);
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            product_stage(&x[i], inputs, input_row, input_piece + i);
+        }
+        load(chunk + PRODUCT_CHUNK);
+        __syncthreads();
+        product_tile_chunk<N>(outputs, inputs, WALKS ? sum : total);
+        if (WALKS && (chunk + PRODUCT_CHUNK >= slice_end || chunk + PRODUCT_CHUNK >= last)) {
+            fold(slice_end == first + slice);
+            slice_end += slice;
+        }
+    }
+}
+
+/* Lays the totals out in shared memory as floats [N rows][STAGED_STRIDE], outputs adjacent. Barriers
+ * before and after are inside. */
+template <int N>
+__device__ __forceinline__ float *product_tile_staged(
+    const float total[product_tile_shape<N>::MT][product_tile_shape<N>::NT][4],
+    unsigned char *shared
+) {
+    using shape = struct product_tile_shape<N>;
+    float *staged = reinterpret_cast<float *>(shared);
+    int32_t warp = (int32_t)threadIdx.x / WARP;
+    int32_t group = (int32_t)threadIdx.x % WARP / 4;
+    int32_t pair = (int32_t)threadIdx.x % 4;
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < shape::MT; m++) {
+#pragma unroll
+        for (int t = 0; t < shape::NT; t++) {
+            int32_t row = warp % shape::WARPS_N * 32 + 8 * t + 2 * pair;
+            int32_t output = warp / shape::WARPS_N * (16 * shape::MT) + 16 * m + group;
+            float *to = staged + row * shape::STAGED_STRIDE + output;
+            to[0] = total[m][t][0];
+            to[shape::STAGED_STRIDE] = total[m][t][1];
+            to[8] = total[m][t][2];
+            to[shape::STAGED_STRIDE + 8] = total[m][t][3];
+        }
+    }
+    __syncthreads();
+    return staged;
+}
+
+#endif
