@@ -25,6 +25,7 @@ const struct cli_command *const cli_commands[] = {
     &command_model_render,
     &command_model_parse,
     &command_model_logits,
+    &command_model_synth,
     &command_tool_list,
     &command_tool_call,
     &command_sandbox_run,

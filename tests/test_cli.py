@@ -26,8 +26,8 @@ MINI = ROOT / "examples" / "mini"
 COMMANDS = [
     "run", "sessions list", "sessions show", "cache show", "cache verify",
     "cache evict", "cache export", "cache import", "doctor", "model inspect", "model tokens",
-    "model render", "model parse", "model logits", "tool list", "tool call", "sandbox run",
-    "sandbox file",
+    "model render", "model parse", "model logits", "model synth", "tool list", "tool call",
+    "sandbox run", "sandbox file",
 ]
 GROUPS = ["", "sessions", "cache", "model", "tool", "sandbox"]
 SLOW_TASK = "Fix the failing tests. Use `python3 tests.py` to check."
