@@ -11,7 +11,7 @@ static result backend_refuse(const char *name, struct error *error) {
     if (strcmp(name, "cuda") == 0) {
         FAIL(
             error,
-            UNSUPPORTED,
+            NOT_FOUND,
             "the backend 'cuda' cannot run a model yet: only some of its kernels exist; use cpu"
         );
     }

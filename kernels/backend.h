@@ -420,8 +420,9 @@ struct backend_facts {
     uint64_t memory_free;
 };
 
-/* Expected errors: UNSUPPORTED with the reason in one line: unknown name, not built, its library not
- * found beside the program, no device, driver too old, an architecture it has no code for. */
+/* Expected errors, with the reason in one line: NOT_FOUND (nothing to use here: not built, its library
+ * not beside the program, no driver, no device), UNSUPPORTED (what is here cannot be used: a driver too
+ * old, an architecture it has no code for, a device that fails; an unknown name). */
 MUST_CHECK result
 backend_probe(const char *name, int32_t device, struct backend_facts *out, struct error *error);
 
