@@ -48,6 +48,10 @@ struct mark {
     uint32_t op; /* enum cuda_op */
 };
 
+/* Attention keeps 64 keys and up to 64 heads of this width in shared memory; wider is refused when
+ * the backend opens. */
+#define CUDA_HEAD_DIM_MAX 512
+
 struct cuda {
     struct backend backend; /* first: a backend's state points back here */
     struct backend_options limits;
