@@ -68,12 +68,14 @@ EXTERNAL = {
     "histedit.h": ["runtime/terminal*.c"],
     "editline/*": ["runtime/terminal*.c"],
     "md4c*": ["runtime/terminal*.c"],
-    "cuda*": ["kernels/cuda/*"],
+    "cuda*": ["kernels/cuda/*", "tests/cuda_emulation/*"],
     "cublas*": ["kernels/cuda/*"],
     "cooperative_groups*": ["kernels/cuda/*"],
     "immintrin.h": ["kernels/cpu/*"],
     "cmocka.h": ["tests/*"],
 }
+EXTERNAL |= {name: ["tests/cuda_emulation/*"] for name in (
+    "deque", "functional", "map", "mutex", "tuple", "type_traits", "vector", "sanitizer/*", "ucontext.h")}
 SYSTEM = re.compile(
     r"^((sys|linux|asm|netinet|arpa|net)/[\w/.-]+\.h"
     r"|(alloca|assert|ctype|dirent|errno|fcntl|fenv|float|fnmatch|ftw|getopt|glob|grp|inttypes|langinfo"
@@ -83,8 +85,8 @@ SYSTEM = re.compile(
 
 # Calls that a folder of libraries does not make (style.md 17, 36), with the files that may.
 BANNED = {
-    r"(?:exit|_exit|_Exit|quick_exit|abort)": ["base/result.c", "sandbox/*_main.c", "kernels/cuda/check_*.cu"],
-    r"(?:printf|puts|putchar|perror)": ["sandbox/*_main.c", "kernels/cuda/check_*.cu"],
+    r"(?:exit|_exit|_Exit|quick_exit|abort)": ["base/result.c", "sandbox/*_main.c", "kernels/cuda/check*"],
+    r"(?:printf|puts|putchar|perror)": ["sandbox/*_main.c", "kernels/cuda/check*"],
     r"(?:system|popen|wordexp)": [],
     r"(?:setenv|putenv|unsetenv|clearenv|chdir|fchdir|umask)": ["sandbox/*_main.c"],
     r"(?:rand|srand|random|drand48|strerror_l|gethostbyname|tmpnam|mktemp)": [],
@@ -95,10 +97,13 @@ BANNED = {
 PATH_EXEMPT = ["tests/data/*", "tests/corpus/*", "examples/mini/*", "sandbox/*", "tests/*sandbox*",
                "tests/check_layers.py"]
 MACHINE_PATH = re.compile(r"(?<![\w.~-])/(?:root|work|home/(?!agent\b)\w+)\b")
-# Parts of lanes.h, compiled once per instruction set; CUDA needs its own headers.
-NOT_ALONE = ["kernels/cpu/lanes*.h", "kernels/cuda/*"]
+# Parts of lanes.h, compiled once per instruction set; CUDA needs its own headers, its emulation C++.
+NOT_ALONE = ["kernels/cpu/lanes*.h", "kernels/cuda/*", "tests/cuda_emulation/*"]
+# Found in place of the CUDA toolkit's.
+INCLUDED_BY_NAME = ["tests/cuda_emulation/cuda_runtime*.h", "tests/cuda_emulation/cuda_emulation_device.h"]
 LINES_NOTICE = 800
-TEXT_SUFFIXES = {".c", ".h", ".cu", ".cuh", ".py", ".cmake", ".txt", ".md", ".json", ".sql", ".sh", ""}
+SOURCE_SUFFIXES = (".c", ".h", ".cc", ".cu", ".cuh")
+TEXT_SUFFIXES = {".c", ".h", ".cc", ".cu", ".cuh", ".py", ".cmake", ".txt", ".md", ".json", ".sql", ".sh", ""}
 DATA = ["tests/data/*", "tests/corpus/*", "examples/mini/*"]
 
 problems, notices = [], []
@@ -199,7 +204,7 @@ def check_text(path, raw):
     for number, line in enumerate(text.split("\n"), 1):
         if line != line.rstrip() and not path.endswith(".md"):
             problem(path, number, "trailing blanks")
-        if "\t" in line and path.endswith((".c", ".h", ".cu", ".cuh", ".py")):
+        if "\t" in line and path.endswith(SOURCE_SUFFIXES + (".py",)):
             problem(path, number, "a tab")
         found = MACHINE_PATH.search(line)
         if found and not matches(path, PATH_EXEMPT):
@@ -232,9 +237,9 @@ def check_dead(files, texts):
                 f for f in files if f.startswith(f"{top}/") and f.endswith(f"/{name}")}
     for path in files:
         base = os.path.basename(path)
-        if path.endswith((".c", ".cu")) and not is_built(base, cmake):
+        if path.endswith((".c", ".cc", ".cu")) and not is_built(base, cmake):
             problem(path, 0, "is in no CMake file")
-        if path.endswith((".h", ".cuh")) and path not in included:
+        if path.endswith((".h", ".cuh")) and path not in included and not matches(path, INCLUDED_BY_NAME):
             if matches(path, PUBLIC):
                 notices.append(f"{path}: a public header that nothing includes")
             else:
@@ -288,7 +293,7 @@ def main():
             continue
         check_text(path, raw)
         texts[path] = raw.decode(errors="replace")
-    sources = [p for p in texts if p.endswith((".c", ".h", ".cu", ".cuh")) and p.split("/")[0] in FOLDERS]
+    sources = [p for p in texts if p.endswith(SOURCE_SUFFIXES) and p.split("/")[0] in FOLDERS]
     for path in sources:
         check_source(path, texts[path], known)
         check_guard(path, texts[path])

@@ -12,7 +12,7 @@
 #define WARP 32
 
 #ifdef CUDA_EMULATION
-#include "cuda_emulation_device.h"
+#include <cuda_emulation_device.h>
 #else
 
 /* The dynamic shared memory of the block, as bytes aligned to 128. */

@@ -1,5 +1,5 @@
 /* The device backend of check_ops as the emulation: linked in. */
-#include "check.h"
+#include "kernels/cuda/check/check.h"
 
 result
 emulated_open(const struct backend_options *options, struct backend **out, struct error *error);
