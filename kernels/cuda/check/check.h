@@ -25,7 +25,11 @@
 
 #include "kernels/backend.h"
 
-#define CHECK_FILES(X) X(stream)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CHECK_FILES(X) X(machine) X(stream)
 
 /* Largest shapes of any case; the backends' scratch is sized from them. */
 struct check_limits {
@@ -222,5 +226,9 @@ void check_bench_start(struct check *check); /* measures the ceilings */
     void check_##name(struct check *check);                                                        \
     void bench_##name(struct check *check);
 CHECK_FILES(CHECK_DECLARE_)
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
