@@ -375,6 +375,11 @@ cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long
     return answer(cudaSuccess);
 }
 
+cudaError_t
+cudaGraphInstantiateWithFlags(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags) {
+    return cudaGraphInstantiate(out, graph, flags);
+}
+
 cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream) {
     (void)graph;
     (void)stream;
@@ -765,5 +770,14 @@ cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int
         return answer(cudaErrorInvalidValue);
     }
     device()->shared_allowed[function] = (size_t)value;
+    return answer(cudaSuccess);
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function) {
+    LOCKED;
+    auto found = device()->shared_allowed.find(function);
+    out->maxThreadsPerBlock = 1024;
+    out->maxDynamicSharedSizeBytes =
+        found == device()->shared_allowed.end() ? 48 << 10 : (int)found->second;
     return answer(cudaSuccess);
 }

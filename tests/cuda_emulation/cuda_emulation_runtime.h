@@ -17,9 +17,12 @@ enum cudaError {
     cudaErrorInitializationError = 3,
     cudaErrorInvalidConfiguration = 9,
     cudaErrorInsufficientDriver = 35,
+    cudaErrorInvalidDeviceFunction = 98,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorECCUncorrectable = 214,
+    cudaErrorNvlinkUncorrectable = 220,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
     cudaErrorIllegalAddress = 700,
@@ -162,12 +165,21 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *out);
 cudaError_t
 cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags = 0);
+cudaError_t cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags = 0
+);
 cudaError_t cudaGraphUpload(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value);
+
+struct cudaFuncAttributes {
+    int maxThreadsPerBlock;
+    int maxDynamicSharedSizeBytes;
+};
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function);
 
 /* The toolkit's C++ conveniences. */
 template <typename T> static inline cudaError_t cudaMalloc(T **out, size_t bytes) {
@@ -188,6 +200,11 @@ template <typename... P>
 static inline cudaError_t
 cudaFuncSetAttribute(void (*kernel)(P...), enum cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute((const void *)kernel, attribute, value);
+}
+template <typename... P>
+static inline cudaError_t
+cudaFuncGetAttributes(struct cudaFuncAttributes *out, void (*kernel)(P...)) {
+    return cudaFuncGetAttributes(out, (const void *)kernel);
 }
 
 #endif
