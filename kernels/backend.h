@@ -322,6 +322,14 @@ struct keep_rows_op {
 /* One of the independent pieces of some work of the caller's, on any thread. */
 typedef void backend_piece_function(void *context, int32_t piece);
 
+#define BACKEND_STAMPS_MAX 8192
+
+/* Rates a second; 0: could not be measured. */
+struct backend_ceilings {
+    double read_bytes, copy_bytes;          /* of device memory; a copy counts both ways */
+    double bf16_operations, fp8_operations; /* a product and its sum are two */
+};
+
 struct backend {
     const char *name;        /* "cpu", "cuda" */
     const char *description; /* "cpu avx512, 2 threads"; "cuda NVIDIA H200, sm_90" */
@@ -355,6 +363,13 @@ struct backend {
     bool (*step_begin)(struct backend *backend, uint64_t key);
     bool (*step_end)(struct backend *backend);
     void (*step_forget)(struct backend *backend);
+
+    /* For benches; each may be null. stamp marks a moment in the order of the ops, also inside a
+     * recorded step; stamp_seconds is the time between two of them, after synchronize. */
+    void (*stamp)(struct backend *backend, int32_t number);
+    double (*stamp_seconds)(struct backend *backend, int32_t from, int32_t to);
+    /* Measures what the machine can do, some seconds long. Expected errors: DEVICE, MEMORY. */
+    result (*ceilings)(struct backend *backend, struct backend_ceilings *out, struct error *error);
 
     /* Runs pieces 0..count-1 of host work, each once, on the caller and whatever host threads the
      * backend has; returns when all are done, whose writes the caller then sees. `nanoseconds`

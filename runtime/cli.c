@@ -26,6 +26,7 @@ const struct cli_command *const cli_commands[] = {
     &command_model_parse,
     &command_model_logits,
     &command_model_synth,
+    &command_model_bench,
     &command_tool_list,
     &command_tool_call,
     &command_sandbox_run,

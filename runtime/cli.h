@@ -114,7 +114,7 @@ extern const struct cli_command command_sessions_list, command_sessions_show;
 extern const struct cli_command command_cache_show, command_cache_verify, command_cache_evict,
     command_cache_export, command_cache_import;
 extern const struct cli_command command_model_inspect, command_model_tokens, command_model_render,
-    command_model_parse, command_model_logits, command_model_synth;
+    command_model_parse, command_model_logits, command_model_synth, command_model_bench;
 extern const struct cli_command command_tool_list, command_tool_call;
 extern const struct cli_command command_sandbox_run, command_sandbox_file;
 extern const struct cli_command command_doctor;

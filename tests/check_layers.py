@@ -21,7 +21,7 @@ LIBRARIES = ["base", "kernels", "engine", "sandbox", "tools", "sessions"]
 
 # Headers that another folder may include ("public"), beside all of base/.
 ENGINE_PUBLIC = ["engine/engine.h", "engine/sampling.h", "engine/tokenizer.h", "engine/chat.h", "engine/limits.h",
-                 "engine/model_inspect.h", "engine/model_synth.h", "engine/kv_files.h", "engine/constraint.h",
+                 "engine/model_inspect.h", "engine/model_synth.h", "engine/model_bench.h", "engine/kv_files.h", "engine/constraint.h",
                  "engine/grammar_vocabulary.h"]
 SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/beneath.h", "sandbox/command.h"]
 TOOLS_PUBLIC = ["tools/tool.h", "tools/tool_schema.h"]

@@ -26,8 +26,8 @@ MINI = ROOT / "examples" / "mini"
 COMMANDS = [
     "run", "sessions list", "sessions show", "cache show", "cache verify",
     "cache evict", "cache export", "cache import", "doctor", "model inspect", "model tokens",
-    "model render", "model parse", "model logits", "model synth", "tool list", "tool call",
-    "sandbox run", "sandbox file",
+    "model render", "model parse", "model logits", "model synth", "model bench", "tool list",
+    "tool call", "sandbox run", "sandbox file",
 ]
 GROUPS = ["", "sessions", "cache", "model", "tool", "sandbox"]
 SLOW_TASK = "Fix the failing tests. Use `python3 tests.py` to check."
@@ -1239,6 +1239,36 @@ def test_inspect_reports_the_model():
     value = json.loads(hearth("model", "inspect", "--json").stdout)
     assert isinstance(value, dict)
     check(hearth("model", "inspect", "/no/such/model"), 5, err="/no/such/model")
+
+
+def test_synthetic_model_is_written_inspected_and_benched():
+    with Scratch() as scratch:
+        model = str(scratch.path / "model")
+        config = str(MINI / "model" / "config.json")
+        check(hearth("model", "synth", model), 2, err="--config")
+        made = hearth("model", "synth", model, "--config", config, "--layers", "6", "--experts", "8",
+                      "--positions", "2048", "--json")
+        check(made, 0)
+        report = json.loads(made.stdout)
+        assert (report["layers"], report["experts"]) == (6, 8), report
+        shown = json.loads(hearth("model", "inspect", model, "--json").stdout)
+        assert isinstance(shown, dict)
+        check(hearth("model", "synth", model, "--config", config), 5, err="not empty")
+        done = hearth("model", "bench", "--model", model, "--backend", "cpu", "--threads", "1",
+                      "--batch", "1,2", "--context", "200,1000000", "--prefill", "16", "--repeats",
+                      "2", "--json", "-")
+        check(done, 0)
+        table = json.loads(done.stdout)
+        steps = [row for row in table["rows"] if row["kind"] == "step"]
+        assert [(row["phase"], row["batch"], row["rows"]) for row in steps] == [
+            ("decode", 1, 1), ("decode", 2, 2), ("prefill", 1, 16)], steps
+        assert len(table["left_out"]) == 3, table["left_out"]  # 1,000,000 tokens: positions 2,048
+        for step in steps:
+            parts = [row for row in table["rows"] if row["kind"] == "kernel" and
+                     (row["phase"], row["batch"]) == (step["phase"], step["batch"])]
+            assert step["bytes"] == sum(row["bytes"] for row in parts) > 0
+            assert any(row["label"].startswith("experts fp4") for row in parts)
+        check(hearth("model", "bench", "--batch", "x"), 2, err="--batch")
 
 
 # ---- terminal, installation ----------------------------------------------------------------------

@@ -9,6 +9,8 @@
 #include "backend.h"
 #include "cpu_team.h"
 
+#include <time.h>
+
 /* Rows handled at a time: what is decoded for one slab of rows is used by all of them. */
 #define CPU_SLAB_ROWS 256
 /* Output channels of a weight decoded at a time. */
@@ -59,6 +61,7 @@ struct cpu {
     int32_t *expert_rows;    /* [slab k] the row of each of these */
     int32_t *expert_active;  /* [E + 1] experts with entries */
 
+    struct timespec stamps[BACKEND_STAMPS_MAX];
     char description[64];
     void *memory; /* what all pointers above point into */
 };

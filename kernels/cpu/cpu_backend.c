@@ -4,6 +4,7 @@
 #include "cpu.h"
 
 #include <sched.h>
+#include <time.h>
 
 #define CPU_NUMERICS    1
 #define CPU_ALIGNMENT   64
@@ -84,6 +85,17 @@ static result cpu_synchronize(struct backend *backend, struct error *error) {
     (void)backend;
     (void)error;
     return OK;
+}
+
+static void cpu_stamp(struct backend *backend, int32_t number) {
+    ASSERT(number >= 0 && number < BACKEND_STAMPS_MAX);
+    (void)clock_gettime(CLOCK_MONOTONIC, &cpu_of(backend)->stamps[number]);
+}
+
+static double cpu_stamp_seconds(struct backend *backend, int32_t from, int32_t to) {
+    const struct timespec *a = &cpu_of(backend)->stamps[from];
+    const struct timespec *b = &cpu_of(backend)->stamps[to];
+    return (double)(b->tv_sec - a->tv_sec) + 1e-9 * (double)(b->tv_nsec - a->tv_nsec);
 }
 
 struct spread_job {
@@ -223,6 +235,8 @@ static void cpu_fill_common(struct backend *backend) {
     backend->copy = cpu_copy;
     backend->synchronize = cpu_synchronize;
     backend->spread = cpu_spread;
+    backend->stamp = cpu_stamp;
+    backend->stamp_seconds = cpu_stamp_seconds;
 }
 
 /* Ceilings far above any model; below them no product of sizes overflows 64 bits. */
