@@ -146,11 +146,14 @@ __global__ void __launch_bounds__(THREADS) keep_kernel(
 }
 
 /* Rows move to lower places in ascending order, so a slab never lands on what a later one reads;
- * within a slab the way over scratch keeps blocks apart. */
+ * within a slab the way over scratch keeps blocks apart. Slabs stay in the second-level cache. */
+#define SLAB_BYTES ((size_t)16 << 20)
+
 void cuda_keep_rows(struct backend *backend, const struct keep_rows_op *op) {
     struct cuda *cuda = cuda_of(backend);
-    size_t fit = cuda->scratch_bytes / op->row_bytes;
-    ASSERT(fit > 0);
+    ASSERT(op->row_bytes <= cuda->scratch_bytes);
+    size_t slab_bytes = cuda->scratch_bytes < SLAB_BYTES ? cuda->scratch_bytes : SLAB_BYTES;
+    size_t fit = slab_bytes > op->row_bytes ? slab_bytes / op->row_bytes : 1;
     int32_t rows = op->to.rows;
     int32_t step = fit < (size_t)rows ? (int32_t)fit : rows;
     uint8_t *slab = (uint8_t *)cuda->scratch;
@@ -168,6 +171,7 @@ void cuda_keep_rows(struct backend *backend, const struct keep_rows_op *op) {
 /* For keep_rows alone: one row of any kind must fit, many should. */
 size_t cuda_attention_scratch(const struct backend_options *limits) {
     size_t row = (size_t)limits->dim_max * sizeof(float);
-    size_t rows = (size_t)limits->rows_max < 256 ? (size_t)limits->rows_max : 256;
-    return row * (rows > 0 ? rows : 1);
+    size_t all = row * (size_t)limits->rows_max;
+    size_t wanted = all < SLAB_BYTES ? all : SLAB_BYTES;
+    return wanted > row ? wanted : row;
 }

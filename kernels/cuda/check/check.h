@@ -29,7 +29,11 @@
 extern "C" {
 #endif
 
-#define CHECK_FILES(X) X(machine) X(stream)
+#define CHECK_FILES(X)                                                                             \
+    X(machine)                                                                                     \
+    X(attention)                                                                                   \
+    X(stream)                                                                                      \
+    X(window)
 
 /* Largest shapes of any case; the backends' scratch is sized from them. */
 struct check_limits {
