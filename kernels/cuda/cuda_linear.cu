@@ -8,8 +8,9 @@
  *   tiled   a block per tile of 128 outputs x 64 or 128 rows walks all slices
  * F32 weights are rare and small: one warp per output, lanes fold in a fixed tree.
  */
-#include "cuda_formats.cuh"
 #include "cuda_product.cuh"
+
+#include "cuda_formats.cuh"
 
 #define FEW_ROWS_MAX     16
 #define FEW_WARPS        16 /* at most; a block has 8 unless a tile alone has more slices */
