@@ -32,6 +32,7 @@ extern "C" {
 #define CHECK_FILES(X)                                                                             \
     X(machine)                                                                                     \
     X(attention)                                                                                   \
+    X(experts)                                                                                     \
     X(linear)                                                                                      \
     X(stream)                                                                                      \
     X(window)
