@@ -1,15 +1,106 @@
 #!/usr/bin/env bash
-# Builds the CUDA kernels for the GPU at hand with nvcc alone and checks them: kernels/cuda/check.sh [bench]
-# Needs nvcc, a GPU and this repository; no other library, no network.
+# Checks the CUDA backend's ops on the GPU at hand, with the CUDA toolkit and gcc alone: no other
+# library, no network. What it builds stays in $CHECK_BUILD (build/cuda/check) until a source changes.
+#   kernels/cuda/check.sh                every op against the CPU backend, and its identity
+#   kernels/cuda/check.sh sanitize       the same at cut shapes under compute-sanitizer's four tools
+#   kernels/cuda/check.sh bench          microseconds of every op beside its floor
+#   kernels/cuda/check.sh [PART] --only OP --seed S ...   passes options on to check_ops
+# CHECK_MODULE=libhearth_cuda.so takes a module that was built elsewhere; CHECK_TOOLS names other
+# sanitizer tools than all, CHECK_SECONDS another limit for each (150).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
-suffix=
-[ "$architecture" = 90 ] && suffix=a
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
-nvcc -std=c++17 -O2 -lineinfo -I. -Xcompiler -ffp-contract=off \
-    -gencode "arch=compute_$architecture$suffix,code=sm_$architecture$suffix" \
-    kernels/cuda/cuda_quantize.cu kernels/cuda/cuda_stream.cu kernels/cuda/check_quantizers.cu \
-    -o "$out/check_quantizers"
-"$out/check_quantizers" tests/data/golden/vectors/common "$@"
+
+part=check
+case "${1:-}" in
+check | sanitize | bench)
+    part=$1
+    shift
+    ;;
+esac
+build=${CHECK_BUILD:-build/cuda/check}
+program=$build/check_ops
+mkdir -p "$build"
+
+# One line a file: the command that compiles it. What takes longest comes first.
+commands() {
+    local c="gcc -std=c17 -D_GNU_SOURCE -O2 -g1 -fPIC -fvisibility=hidden -ffp-contract=off"
+    c+=" -fno-strict-aliasing -I. -Ikernels -Ikernels/cpu -DKERNELS_HAVE_CUDA"
+    local architecture nvcc source
+    architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
+    [ "$architecture" != 90 ] || architecture=90a
+    nvcc="nvcc -std=c++17 -O2 -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden"
+    nvcc+=" -gencode arch=compute_$architecture,code=sm_$architecture"
+    for source in kernels/cuda/check/*.cu; do
+        echo "$nvcc -c $source -o $build/$(basename "$source").o"
+    done
+    if [ -z "${CHECK_MODULE:-}" ]; then
+        for source in kernels/cuda/*.cu; do
+            echo "$nvcc -c $source -o $build/module_$(basename "$source").o"
+        done
+        for source in base/result.c kernels/cpu/cpu_team.c; do # the module's own copies
+            echo "$c -c $source -o $build/module_$(basename "$source").o"
+        done
+    fi
+    local lanes options
+    for lanes in avx512 avx2 plain; do
+        [ "$(uname -m)" = x86_64 ] || [ $lanes = plain ] || continue
+        options="-O3 -DCPU_LANES=$lanes -DCPU_LANES_${lanes^^}"
+        [ $lanes = plain ] || options+=" -mavx2 -mfma -mf16c"
+        [ $lanes != avx512 ] || options+=" -mavx512f -mavx512bw -mavx512dq -mavx512vl"
+        [ $lanes != avx512 ] || options+=" -mprefer-vector-width=512"
+        for source in product attention indexer linear math moe record stream table; do
+            echo "$c $options -c kernels/cpu/cpu_$source.c -o $build/${lanes}_$source.o"
+        done
+    done
+    [ "$(uname -m)" != x86_64 ] || c+=" -DCPU_HAVE_X86"
+    for source in kernels/*.c kernels/cpu/cpu_{backend,team,topk}.c kernels/cuda/check/*.c \
+        base/bytes.c base/clock.c base/log.c base/result.c base/sha256.c; do
+        echo "$c -c $source -o $build/$(basename "$source").o"
+    done
+}
+
+is_built() {
+    [ -e "$build/stamp" ] && [ "$(cat "$build/stamp")" = "${CHECK_MODULE:-}" ] &&
+        [ -z "$(find kernels base ${CHECK_MODULE:+"$CHECK_MODULE"} -newer "$build/stamp" -print -quit)" ]
+}
+
+build() {
+    local began=$SECONDS
+    rm -rf "${build:?}"/*
+    commands | xargs -P "$(nproc)" -d '\n' -n 1 bash -c 'eval "$0" || { echo "failed: $0"; exit 255; }'
+    if [ -z "${CHECK_MODULE:-}" ]; then
+        nvcc -shared -cudart static -o "$build/libhearth_cuda.so" "$build"/module_*.o \
+            -Xlinker --exclude-libs,ALL -Xlinker -z,defs -lpthread -ldl
+        rm "$build"/module_*.o
+    else
+        cp "$CHECK_MODULE" "$build/libhearth_cuda.so"
+    fi
+    nvcc -cudart static -o "$program" "$build"/*.o -Xlinker -rpath='$ORIGIN' -lm -lpthread -ldl
+    echo "${CHECK_MODULE:-}" >"$build/stamp"
+    echo "built in $((SECONDS - began)) s"
+}
+
+sanitize() {
+    local status=0 tool log code
+    for tool in ${CHECK_TOOLS:-memcheck racecheck initcheck synccheck}; do
+        log=$build/$tool.log
+        code=0
+        timeout "${CHECK_SECONDS:-150}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+            "$program" --emulated "$@" >"$log" 2>&1 || code=$?
+        grep -E '^(FAILED|=========)' "$log" | head -60 || true
+        case $code in
+        0) echo "ok: $tool, $(tail -n 30 "$log" | grep -E 'checks, .* failed')" ;;
+        124) echo "FAILED: $tool ran past its limit, after: $(grep -E '^(ok|FAILED)' "$log" | tail -1)" ;;
+        *) echo "FAILED: $tool (status $code)" && tail -5 "$log" ;;
+        esac
+        [ $code -eq 0 ] || status=1
+    done
+    return $status
+}
+
+is_built || build
+case $part in
+check) "$program" "$@" ;;
+sanitize) sanitize "$@" ;;
+bench) "$program" --bench "$@" ;;
+esac

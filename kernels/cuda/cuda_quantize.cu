@@ -1,15 +1,12 @@
 /* Quantisers: activations to FP8, window records, main KV and index entries, index queries.
  *
- * Bound: bandwidth. A row of d channels is 2 d bytes read and about d (FP8) or d / 2 (FP4) written.
- * A thread takes eight channels with one 16-byte load; a group of 32 is four neighbouring lanes, one
- * of 16 two, so the largest magnitude needs two shuffles or one. Every element depends on its own
- * group only: the bits cannot depend on how many rows share a launch.
+ * Bound: bandwidth, closely followed by the instructions of the encoding. A row of d channels is 2 d
+ * bytes read and about d (FP8) or d / 2 (FP4) written. A thread takes eight channels with one
+ * 16-byte load; a group of 32 is four neighbouring lanes, one of 16 two, so the largest magnitude
+ * needs two shuffles or one. Every element depends on its own group only: the bits cannot depend on
+ * how many rows share a launch.
  */
-#include "cuda_formats.cuh"
-#include "cuda_ops.h"
-
-#define THREADS    256
-#define BLOCKS_MAX 8192 /* grid-stride beyond; enough to fill any device */
+#include "cuda_rows.cuh"
 
 __device__ __forceinline__ float largest_of_lanes(float largest, int lanes) {
     for (int step = 1; step < lanes; step *= 2) {
@@ -31,66 +28,115 @@ __device__ __forceinline__ void store_bytes(uint8_t *to, uint64_t bytes, int cou
     }
 }
 
-/* All lanes of a warp run the same number of turns, so that the shuffles are complete. */
-__device__ __forceinline__ int64_t turns(int64_t items) {
-    int64_t stride = (int64_t)gridDim.x * THREADS;
-    return (items + stride - 1) / stride;
-}
-
-/* Codes of row r at codes + r * code_stride, its scales at scales + r * scale_stride. */
-__global__ void __launch_bounds__(THREADS) quantize_fp8_kernel(
+/* Row x; codes of row r at codes + r * code_stride, its scales at scales + r * scale_stride. All
+ * lanes stay for the shuffles: a group is never split, as a row's items are a multiple of four. */
+__global__ void quantize_fp8_kernel(
+    struct mark mark,
     const uint16_t *x,
-    int64_t items, /* rows * dim / 8 */
     int32_t dim,
     uint8_t *codes,
-    int64_t code_stride,
+    size_t code_stride,
     uint8_t *scales,
-    int64_t scale_stride
+    size_t scale_stride
 ) {
-    int32_t per_row = dim / 8;
-    int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    for (int64_t turn = turns(items); turn > 0; turn--) {
-        bool live = item < items;
-        struct eight values = load_eight(x + 8 * (live ? item : 0));
-        uint8_t scale = fp8_group_scale(largest_of_lanes(largest_of(&values), 4));
-        if (live) {
-            int64_t row = item / per_row;
-            int32_t at = (int32_t)(item % per_row);
-            uint64_t packed = encode_fp8(&values, scale);
-            store_bytes(codes + row * code_stride + 8 * at, packed, 8);
-            if (at % 4 == 0) {
-                scales[row * scale_stride + at / 4] = scale;
-            }
+    MARK(mark);
+    size_t row = blockIdx.x;
+    int32_t item = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x);
+    bool live = item < dim / 8;
+    struct eight values = load_eight(x + row * (size_t)dim + 8 * (live ? item : 0));
+    uint8_t scale = fp8_group_scale(largest_of_lanes(largest_of(&values), 4));
+    if (live) {
+        store_bytes(codes + row * code_stride + 8 * item, encode_fp8(&values, scale), 8);
+        if (item % 4 == 0) {
+            scales[row * scale_stride + item / 4] = scale;
         }
-        item += (int64_t)gridDim.x * THREADS;
     }
 }
 
-__global__ void __launch_bounds__(THREADS)
-    quantize_mxfp4_kernel(const uint16_t *x, int64_t items, uint8_t *codes, uint8_t *scales) {
-    int64_t item = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    for (int64_t turn = turns(items); turn > 0; turn--) {
-        bool live = item < items;
-        struct eight values = load_eight(x + 8 * (live ? item : 0));
-        uint8_t scale = mxfp4_group_scale(largest_of_lanes(largest_of(&values), 4));
-        if (live) {
-            store_bytes(codes + 4 * item, encode_mxfp4(&values, scale), 4);
-            if (item % 4 == 0) {
-                scales[item / 4] = scale;
-            }
-        }
-        item += (int64_t)gridDim.x * THREADS;
+static void launch_fp8(
+    struct cuda *cuda,
+    enum cuda_op op,
+    int32_t rows,
+    int32_t dim,
+    const uint16_t *x,
+    struct quantized y,
+    size_t record_bytes /* from one row of codes or scales to the next; 0: they are dense */
+) {
+    unsigned parts;
+    unsigned threads = part_threads(dim / 8, &parts);
+    size_t code_stride = record_bytes == 0 ? (size_t)dim : record_bytes;
+    size_t scale_stride = record_bytes == 0 ? (size_t)dim / 32 : record_bytes;
+    if (rows > 0) {
+        dim3 grid((unsigned)rows, parts);
+        CUDA_LAUNCH(
+            cuda,
+            op,
+            quantize_fp8_kernel,
+            grid,
+            threads,
+            0,
+            x,
+            dim,
+            y.codes,
+            code_stride,
+            y.scales,
+            scale_stride
+        );
     }
 }
 
-/* One block of 128 threads per row, grid (rows of the longest stride, sequences). */
+void cuda_quantize(struct backend *backend, const struct quantize_op *op) {
+    launch_fp8(cuda_of(backend), CUDA_OP_QUANTIZE, op->rows, op->dim, op->x, op->y, 0);
+}
+
+void cuda_window_pack(struct backend *backend, const struct window_pack_op *op) {
+    struct quantized y = {op->records, op->records + op->dim};
+    size_t record_bytes = window_record_bytes(op->dim);
+    launch_fp8(cuda_of(backend), CUDA_OP_WINDOW_PACK, op->rows, op->dim, op->x, y, record_bytes);
+}
+
+/* MXFP4 of `dim` channels by the whole block, from item `first` on in its steps. */
+__device__ __forceinline__ void
+store_mxfp4(const uint16_t *x, int32_t dim, uint8_t *codes, uint8_t *scales, int32_t first) {
+    int32_t item = first + (int32_t)threadIdx.x;
+    bool live = item < dim / 8;
+    struct eight values = load_eight(x + 8 * (live ? item : 0));
+    uint8_t scale = mxfp4_group_scale(largest_of_lanes(largest_of(&values), 4));
+    if (live) {
+        store_bytes(codes + 4 * item, encode_mxfp4(&values, scale), 4);
+        if (item % 4 == 0) {
+            scales[item / 4] = scale;
+        }
+    }
+}
+
+__global__ void index_quantize_kernel(struct mark mark, struct index_quantize_op op) {
+    MARK(mark);
+    int32_t width = op.heads * op.dim;
+    size_t at = (size_t)blockIdx.x * (size_t)width;
+    int32_t first = (int32_t)(blockIdx.y * blockDim.x);
+    store_mxfp4(op.x + at, width, op.codes + at / 2, op.scales + at / 32, first);
+}
+
+void cuda_index_quantize(struct backend *backend, const struct index_quantize_op *op) {
+    struct cuda *cuda = cuda_of(backend);
+    unsigned parts;
+    unsigned threads = part_threads(op->heads * op->dim / 8, &parts);
+    if (op->rows > 0) {
+        dim3 grid((unsigned)op->rows, parts);
+        CUDA_LAUNCH(cuda, CUDA_OP_INDEX_QUANTIZE, index_quantize_kernel, grid, threads, 0, *op);
+    }
+}
+
+/* ---- entries of the caches ---- */
+
 #define STORE_THREADS 128
 
+/* FP4 with E4M3 scales per 16: d/2 bytes of codes, then d/16 of scales. */
 __device__ void store_main(const uint16_t *latent, int32_t dim, uint8_t *record) {
-    int32_t items = dim / 8;
-    for (int32_t first = 0; first < items; first += STORE_THREADS) {
+    for (int32_t first = 0; first < dim / 8; first += STORE_THREADS) {
         int32_t item = first + (int32_t)threadIdx.x;
-        bool live = item < items;
+        bool live = item < dim / 8;
         struct eight values = load_eight(latent + 8 * (live ? item : 0));
         uint8_t scale = main_group_scale(largest_of_lanes(largest_of(&values), 2));
         if (live) {
@@ -102,95 +148,43 @@ __device__ void store_main(const uint16_t *latent, int32_t dim, uint8_t *record)
     }
 }
 
-__device__ void store_key(const uint16_t *key, int32_t dim, uint8_t *codes, uint8_t *scales) {
-    int32_t items = dim / 8;
-    for (int32_t first = 0; first < items; first += STORE_THREADS) {
-        int32_t item = first + (int32_t)threadIdx.x;
-        bool live = item < items;
-        struct eight values = load_eight(key + 8 * (live ? item : 0));
-        uint8_t scale = mxfp4_group_scale(largest_of_lanes(largest_of(&values), 4));
-        if (live) {
-            store_bytes(codes + 4 * item, encode_mxfp4(&values, scale), 4);
-            if (item % 4 == 0) {
-                scales[item / 4] = scale;
-            }
-        }
+/* A block per row; rows of no segment, those that complete no entry and those below the write floor
+ * have nothing to do. */
+__global__ void __launch_bounds__(STORE_THREADS)
+    entry_store_kernel(struct mark mark, struct entry_store_op op) {
+    MARK(mark);
+    int32_t row = (int32_t)blockIdx.x;
+    int32_t s = segment_of(op.segments.device, op.segments.count, row);
+    if (s < 0) {
+        return;
     }
-}
-
-__global__ void __launch_bounds__(STORE_THREADS) entry_store_kernel(struct entry_store_op op) {
-    const struct row_segment segment = op.segments.device[blockIdx.y];
-    const struct sequence_view *view = &op.views[blockIdx.y];
+    const struct row_segment *segment = &op.segments.device[s];
+    const struct sequence_view *view = &op.views[s];
     const struct kv_source_layout *source = &op.source;
-    for (int32_t i = (int32_t)blockIdx.x; i < segment.count; i += (int32_t)gridDim.x) {
-        int32_t position = segment.position + i;
-        if ((position + 1) % source->ratio != 0 || position < view->write_floor) {
-            continue; // the same for the whole block
-        }
-        int32_t entry = position / source->ratio;
-        size_t at = (size_t)(entry % source->entries);
-        uint8_t *block = view->blocks[entry / source->entries];
-        size_t row = (size_t)(segment.row + i);
-        store_main(
-            op.latent + row * (size_t)op.dim,
-            op.dim,
-            block + source->main_offset + at * source->main_record_bytes
-        );
-        store_key(
-            op.key + row * (size_t)op.index_dim,
+    int32_t position = segment->position + row - segment->row;
+    if ((position + 1) % source->ratio != 0 || position < view->write_floor) {
+        return;
+    }
+    int32_t entry = position / source->ratio;
+    size_t at = (size_t)(entry % source->entries);
+    uint8_t *block = view->blocks[entry / source->entries];
+    const uint16_t *latent = op.latent + (size_t)row * (size_t)op.dim;
+    store_main(latent, op.dim, block + source->main_offset + at * source->main_record_bytes);
+    for (int32_t first = 0; first < op.index_dim / 8; first += STORE_THREADS) {
+        store_mxfp4(
+            op.key + (size_t)row * (size_t)op.index_dim,
             op.index_dim,
             block + source->index_code_offset + at * (size_t)(op.index_dim / 2),
-            block + source->index_scale_offset + at * (size_t)(op.index_dim / 32)
+            block + source->index_scale_offset + at * (size_t)(op.index_dim / 32),
+            first
         );
     }
 }
 
-static unsigned grid_for(int64_t items) {
-    int64_t blocks = (items + THREADS - 1) / THREADS;
-    return (unsigned)(blocks > BLOCKS_MAX ? BLOCKS_MAX : blocks);
-}
-
-extern "C" cudaError_t cuda_quantize(cudaStream_t stream, const struct quantize_op *op) {
-    int64_t items = (int64_t)op->rows * (op->dim / 8);
-    if (items == 0) {
-        return cudaSuccess;
+void cuda_entry_store(struct backend *backend, const struct entry_store_op *op) {
+    struct cuda *cuda = cuda_of(backend);
+    if (op->segments.rows > 0) {
+        unsigned rows = (unsigned)op->segments.rows;
+        CUDA_LAUNCH(cuda, CUDA_OP_ENTRY_STORE, entry_store_kernel, rows, STORE_THREADS, 0, *op);
     }
-    quantize_fp8_kernel<<<grid_for(items), THREADS, 0, stream>>>(
-        op->x, items, op->dim, op->y.codes, op->dim, op->y.scales, op->dim / 32
-    );
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t cuda_window_pack(cudaStream_t stream, const struct window_pack_op *op) {
-    int64_t items = (int64_t)op->rows * (op->dim / 8);
-    if (items == 0) {
-        return cudaSuccess;
-    }
-    int64_t stride = (int64_t)window_record_bytes(op->dim);
-    quantize_fp8_kernel<<<grid_for(items), THREADS, 0, stream>>>(
-        op->x, items, op->dim, op->records, stride, op->records + op->dim, stride
-    );
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t
-cuda_index_quantize(cudaStream_t stream, const struct index_quantize_op *op) {
-    int64_t items = (int64_t)op->rows * op->heads * (op->dim / 8);
-    if (items == 0) {
-        return cudaSuccess;
-    }
-    quantize_mxfp4_kernel<<<grid_for(items), THREADS, 0, stream>>>(
-        op->x, items, op->codes, op->scales
-    );
-    return cudaGetLastError();
-}
-
-extern "C" cudaError_t cuda_entry_store(cudaStream_t stream, const struct entry_store_op *op) {
-    if (op->segments.count == 0) {
-        return cudaSuccess;
-    }
-    // The segments are in device memory: 256 blocks walk each sequence's rows.
-    dim3 grid(256, (unsigned)op->segments.count);
-    entry_store_kernel<<<grid, STORE_THREADS, 0, stream>>>(*op);
-    return cudaGetLastError();
 }

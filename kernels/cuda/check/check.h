@@ -29,13 +29,18 @@
 extern "C" {
 #endif
 
-#define CHECK_FILES(X)                                                                             \
-    X(machine)                                                                                     \
-    X(attention)                                                                                   \
-    X(experts)                                                                                     \
-    X(linear)                                                                                      \
-    X(stream)                                                                                      \
+/* One a line. */
+// clang-format off
+#define CHECK_FILES(X) \
+    X(machine) \
+    X(golden) \
+    X(attention) \
+    X(experts) \
+    X(linear) \
+    X(quantize) \
+    X(stream) \
     X(window)
+// clang-format on
 
 /* Largest shapes of any case; the backends' scratch is sized from them. */
 struct check_limits {
@@ -227,6 +232,11 @@ struct check_bench {
 };
 void check_bench(struct check *check, const struct check_bench *bench);
 void check_bench_start(struct check *check); /* measures the ceilings */
+#define CHECK_BENCH(check, name, op, moved, computed)                                              \
+    do {                                                                                           \
+        struct check_bench bench_ = {call_##name, &(op), sizeof(op), 1, (moved), (computed)};      \
+        check_bench(check, &bench_);                                                               \
+    } while (0)
 
 #define CHECK_DECLARE_(name)                                                                       \
     void check_##name(struct check *check);                                                        \
