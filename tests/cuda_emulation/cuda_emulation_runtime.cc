@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <deque>
@@ -15,7 +16,8 @@
 #include <mutex>
 #include <vector>
 
-#define QUEUE_MAX 4096 /* then it runs: arguments take memory */
+#define QUEUE_MAX  4096 /* then it runs: arguments take memory */
+#define PAGE_BYTES 4096
 
 typedef std::function<void()> work;
 
@@ -48,6 +50,7 @@ struct device_state {
     std::map<const char *, size_t> device_memory, host_memory;
     std::map<const void *, size_t> shared_allowed;
     size_t allocated = 0;
+    int open = 0; /* how many runs of work are under way: device memory may be touched */
     cudaError_t sticky = cudaSuccess; /* a faulty device stays so */
     cudaError_t last = cudaSuccess;
 };
@@ -83,6 +86,38 @@ static cudaError_t answer(cudaError_t status) {
     return status;
 }
 
+/* ---- device memory out of the host's reach ---- */
+
+/* With CUDA_EMULATION_GUARD=1 pages of device memory fault while nothing runs on the device: host code
+ * that looks into them ends there. */
+static bool guarded(void) {
+    static bool guard = setting("CUDA_EMULATION_GUARD", 0) != 0;
+    return guard;
+}
+
+static void protect(int protection) {
+    for (const auto &allocation : device()->device_memory) {
+        size_t bytes = (allocation.second + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+        if (mprotect((void *)allocation.first, bytes, protection) != 0) {
+            perror("cuda emulation: mprotect");
+            abort();
+        }
+    }
+}
+
+struct device_open {
+    device_open() {
+        if (guarded() && device()->open++ == 0) {
+            protect(PROT_READ | PROT_WRITE);
+        }
+    }
+    ~device_open() {
+        if (guarded() && --device()->open == 0) {
+            protect(PROT_NONE);
+        }
+    }
+};
+
 /* ---- streams ---- */
 
 static struct cuda_emulation_stream *stream_of(cudaStream_t stream) {
@@ -90,6 +125,10 @@ static struct cuda_emulation_stream *stream_of(cudaStream_t stream) {
 }
 
 static void run_until(struct cuda_emulation_stream *stream, uint64_t count) {
+    if (stream->done >= count || stream->queue.empty()) {
+        return;
+    }
+    struct device_open open;
     while (stream->done < count && !stream->queue.empty()) {
         work next = std::move(stream->queue.front());
         stream->queue.pop_front();
@@ -139,6 +178,7 @@ static cudaError_t enqueue(cudaStream_t handle, work &&item) {
     if (handle == nullptr) { // waits for the blocking streams, and they for it
         run_all(true);
         if (device()->sticky == cudaSuccess) {
+            struct device_open open;
             item();
         }
         return answer(cudaSuccess);
@@ -430,14 +470,18 @@ cudaError_t cudaMalloc(void **out, size_t bytes) {
         return answer(cudaErrorMemoryAllocation);
     }
     *out = nullptr;
-    if (bytes > 0 && posix_memalign(out, 256, bytes) != 0) {
+    if (bytes == 0) {
+        return answer(cudaSuccess);
+    }
+    // As long as asked for, so that the address sanitizer sees its end; or whole pages.
+    size_t taken = guarded() ? (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES : bytes;
+    if (posix_memalign(out, guarded() ? PAGE_BYTES : 256, taken) != 0) {
         return answer(cudaErrorMemoryAllocation);
     }
-    if (bytes > 0) {
-        memset(*out, 0xFF, bytes);
-        device()->device_memory[(const char *)*out] = bytes;
-        device()->allocated += bytes;
-    }
+    memset(*out, 0xFF, bytes);
+    struct device_open open; // closes the new one as well
+    device()->device_memory[(const char *)*out] = bytes;
+    device()->allocated += bytes;
     return answer(cudaSuccess);
 }
 
@@ -452,6 +496,7 @@ cudaError_t cudaFree(void *memory) {
         fprintf(stderr, "cuda emulation: cudaFree of what cudaMalloc did not give\n");
         return answer(cudaErrorInvalidValue);
     }
+    struct device_open open;
     device()->allocated -= found->second;
     device()->device_memory.erase(found);
     free(memory);
@@ -571,6 +616,7 @@ cudaError_t cudaMemcpyAsync(
     }
     run_until(stream_of(stream), UINT64_MAX); // and written before it does
     if (device()->sticky == cudaSuccess) {
+        struct device_open open;
         memmove(to, from, bytes);
     }
     return answer(cudaSuccess);
@@ -586,6 +632,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
     }
     run_all(true);
     if (bytes > 0 && device()->sticky == cudaSuccess) {
+        struct device_open open;
         memmove(to, from, bytes);
     }
     return answer(cudaSuccess);

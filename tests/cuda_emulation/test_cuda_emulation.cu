@@ -357,7 +357,35 @@ static void mistakes_are_found(void) {
     is_found("a shuffle from outside", shuffle_outside_kernel, 1, "reads lane 7, mask 0xf");
 }
 
-int main(void) {
+/* Device memory out of the host's reach: kernels and copies get there, the host does not. */
+static int touch_device_memory(void) {
+    int *value = device_memory<int>(1);
+    int got = 0;
+    cudaMemset(value, 0, sizeof *value);
+    START(add_kernel, 1, 32, 0, value, 5);
+    cudaMemcpy(&got, value, sizeof got, cudaMemcpyDeviceToHost);
+    printf("%d\n", got);
+    fflush(stdout);
+    got = *(volatile int *)value;
+    printf("touched\n");
+    return 0;
+}
+
+static void touching_device_memory_is_found(void) {
+    setenv("CUDA_EMULATION_GUARD", "1", 1);
+    FILE *child = popen("exec /proc/$PPID/exe touch 2>/dev/null", "r");
+    char said[64];
+    size_t length = child == nullptr ? 0 : fread(said, 1, sizeof said - 1, child);
+    said[length] = '\0';
+    int status = child == nullptr ? 0 : pclose(child);
+    expect(status != 0 && strcmp(said, "5\n") == 0, "the host touches device memory");
+    unsetenv("CUDA_EMULATION_GUARD");
+}
+
+int main(int count, char **arguments) {
+    if (count == 2 && strcmp(arguments[1], "touch") == 0) {
+        return touch_device_memory();
+    }
     products_equal_plain_ones();
     warps_and_blocks_work();
     copies_arrive();
@@ -365,6 +393,7 @@ int main(void) {
     graphs_replay();
     missing_barriers_and_waits_change_results();
     mistakes_are_found();
+    touching_device_memory_is_found();
     setenv("CUDA_EMULATION_ORDER", "7", 1); // once more in random order
     products_equal_plain_ones();
     warps_and_blocks_work();
