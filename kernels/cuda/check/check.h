@@ -36,6 +36,7 @@ extern "C" {
     X(golden) \
     X(attention) \
     X(experts) \
+    X(cublas) \
     X(linear) \
     X(quantize) \
     X(stream) \
