@@ -4,47 +4,115 @@
  * checked by the engine when the data enters. */
 #include "backend.h"
 
+#include "backend_module.h"
 #include "cpu_backend.h"
+#include "cpu_team.h"
 
-/* What is not "cpu". */
-static result backend_refuse(const char *name, struct error *error) {
-    if (strcmp(name, "cuda") == 0) {
-        FAIL(
-            error,
-            NOT_FOUND,
-            "the backend 'cuda' cannot run a model yet: only some of its kernels exist; use cpu"
-        );
+#define CUDA_LIBRARY "libhearth_cuda.so"
+
+/* The module of a backend that is not "cpu". */
+static result
+find_module(const char *name, const struct backend_module **out, struct error *error) {
+    if (strcmp(name, "cuda") != 0) {
+        FAIL(error, UNSUPPORTED, "unknown backend '%s'; there are cpu and cuda", name);
     }
-    FAIL(error, UNSUPPORTED, "unknown backend '%s'; this build has: cpu", name);
+#ifdef KERNELS_HAVE_CUDA
+    TRY_NOTE(
+        error, backend_module_load(CUDA_LIBRARY, "cuda_backend_module", out, error), "backend cuda"
+    );
+    return OK;
+#else
+    (void)out;
+    FAIL(error, NOT_FOUND, "backend cuda: this program was built without it");
+#endif
+}
+
+/* Ceilings far above any model; below them no product of sizes overflows 64 bits. */
+static bool limits_are_valid(const struct backend_options *o) {
+    const struct {
+        int32_t value, least, most;
+    } limits[] = {
+        {o->device, 0, 1 << 10},
+        {o->threads, 0, CPU_TEAM_THREADS_MAX},
+        {o->rows_max, 1, 1 << 20},
+        {o->dim_max, 1, 1 << 22},
+        {o->context_max, 0, 1 << 28},
+        {o->model_dim, 0, 1 << 20},
+        {o->experts, 0, 1 << 20},
+        {o->experts_chosen, 0, 1 << 10},
+        {o->expert_hidden, 0, 1 << 20},
+        {o->heads, 0, 1 << 12},
+        {o->head_dim, 0, 1 << 14},
+        {o->index_heads, 0, 1 << 12},
+        {o->index_dim, 0, 1 << 10},
+        {o->index_topk, 0, 1 << 20},
+    };
+    for (size_t i = 0; i < COUNT_OF(limits); i++) {
+        if (limits[i].value < limits[i].least || limits[i].value > limits[i].most) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool is_cpu(const char *name) {
+    return name == NULL || strcmp(name, "cpu") == 0;
 }
 
 result
 backend_probe(const char *name, int32_t device, struct backend_facts *out, struct error *error) {
-    ASSERT(name != NULL && out != NULL);
-    (void)device;
-    return strcmp(name, "cpu") == 0 ? cpu_backend_probe(out, error) : backend_refuse(name, error);
+    ASSERT(name != NULL && out != NULL && device >= 0);
+    if (is_cpu(name)) {
+        return cpu_backend_probe(out, error);
+    }
+    const struct backend_module *module = NULL;
+    TRY(find_module(name, &module, error));
+    ASSERT(module != NULL);
+    return module->probe(device, out, error);
 }
 
 result
 backend_open(const struct backend_options *options, struct backend **out, struct error *error) {
     ASSERT(options != NULL && out != NULL);
-    const char *name = options->name == NULL ? "cpu" : options->name;
-    return strcmp(name, "cpu") == 0 ? cpu_backend_open(options, out, error)
-                                    : backend_refuse(name, error);
+    if (!limits_are_valid(options)) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "backend: a limit is out of range (rows %d, widest row %d, threads %d)",
+            options->rows_max,
+            options->dim_max,
+            options->threads
+        );
+    }
+    if (is_cpu(options->name)) {
+        return cpu_backend_open(options, out, error);
+    }
+    const struct backend_module *module = NULL;
+    TRY(find_module(options->name, &module, error));
+    ASSERT(module != NULL);
+    return module->open(options, out, error);
 }
 
 uint64_t backend_scratch_bytes(const struct backend_options *options) {
     ASSERT(options != NULL);
-    bool is_cpu = options->name == NULL || strcmp(options->name, "cpu") == 0;
-    return is_cpu ? cpu_backend_scratch_bytes(options) : 0;
+    if (!limits_are_valid(options)) {
+        return 0;
+    }
+    if (is_cpu(options->name)) {
+        return cpu_backend_scratch_bytes(options);
+    }
+    const struct backend_module *module = NULL;
+    if (is_failed(find_module(options->name, &module, NULL))) {
+        return 0;
+    }
+    ASSERT(module != NULL);
+    return module->scratch_bytes(options);
 }
 
 void backend_close(struct backend *backend) {
-    if (backend == NULL) {
-        return;
+    if (backend != NULL) {
+        backend->close(backend);
     }
-    ASSERT(strcmp(backend->name, "cpu") == 0);
-    cpu_backend_close(backend);
 }
 
 static bool is_width(int32_t channels) {

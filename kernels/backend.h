@@ -336,6 +336,7 @@ struct backend {
     uint32_t numerics;       /* raised whenever any op's bits change; part of the root lineage */
     bool is_host_memory;     /* what allocate gives may be read and written by the host directly */
     void *state;             /* the backend's own */
+    void (*close)(struct backend *backend);
 
     /* Memory that ops work on ("device-visible"): 64-byte aligned, zeroed. allocate_host gives host
      * memory that ops can read too, slowly: tables too large for the device. Expected error: MEMORY,
@@ -441,8 +442,8 @@ struct backend_facts {
 MUST_CHECK result
 backend_probe(const char *name, int32_t device, struct backend_facts *out, struct error *error);
 
-/* Opens a backend by name, its thread team started. Expected errors: UNSUPPORTED (unknown name, or
- * an instruction set this CPU lacks), MEMORY, INVALID_INPUT. The checked ops below call its table. */
+/* Opens a backend by name, its thread team started. Expected errors: those of backend_probe,
+ * UNSUPPORTED for an instruction set this CPU lacks or a shape it cannot run, MEMORY, INVALID_INPUT. The checked ops below call its table. */
 MUST_CHECK result
 backend_open(const struct backend_options *options, struct backend **out, struct error *error);
 void backend_close(struct backend *backend);

@@ -3,12 +3,10 @@
 
 #include "cpu.h"
 
-#include <sched.h>
 #include <time.h>
 
-#define CPU_NUMERICS    1
-#define CPU_ALIGNMENT   64
-#define CPU_THREADS_MAX 256
+#define CPU_NUMERICS  1
+#define CPU_ALIGNMENT 64
 
 void cpu_fill_table_plain(struct backend *backend);
 #if defined(CPU_HAVE_X86)
@@ -191,17 +189,6 @@ static void carve_all(struct carver *carver, struct cpu *cpu, int32_t threads) {
     }
 }
 
-static int32_t cpu_threads_wanted(const struct backend_options *options) {
-    cpu_set_t set;
-    if (options->threads > 0) {
-        return options->threads;
-    }
-    if (sched_getaffinity(0, sizeof set, &set) != 0) {
-        return 1;
-    }
-    return int_min(CPU_THREADS_MAX, int_max(1, CPU_COUNT(&set)));
-}
-
 static void cpu_set_limits(struct cpu *cpu, const struct backend_options *options) {
     cpu->limits = *options;
     cpu->limits.name = NULL; // borrowed strings are not kept
@@ -226,7 +213,15 @@ static result cpu_scratch(struct cpu *cpu, int32_t threads, struct error *error)
     return OK;
 }
 
+static void cpu_backend_close(struct backend *backend) {
+    struct cpu *cpu = cpu_of(backend);
+    cpu_team_destroy(cpu->team);
+    free(cpu->memory);
+    free(cpu);
+}
+
 static void cpu_fill_common(struct backend *backend) {
+    backend->close = cpu_backend_close;
     backend->allocate = cpu_allocate;
     backend->allocate_host = cpu_allocate;
     backend->release = cpu_release;
@@ -239,52 +234,15 @@ static void cpu_fill_common(struct backend *backend) {
     backend->stamp_seconds = cpu_stamp_seconds;
 }
 
-/* Ceilings far above any model; below them no product of sizes overflows 64 bits. */
-static bool limits_are_valid(const struct backend_options *o) {
-    const struct {
-        int32_t value, least, most;
-    } limits[] = {
-        {o->rows_max, 1, 1 << 20},
-        {o->dim_max, 1, 1 << 22},
-        {o->context_max, 0, 1 << 28},
-        {o->model_dim, 0, 1 << 20},
-        {o->experts, 0, 1 << 20},
-        {o->experts_chosen, 0, 1 << 10},
-        {o->expert_hidden, 0, 1 << 20},
-        {o->heads, 0, 1 << 12},
-        {o->head_dim, 0, 1 << 14},
-        {o->index_heads, 0, 1 << 12},
-        {o->index_dim, 0, 1 << 10},
-        {o->index_topk, 0, 1 << 20},
-        {o->threads, 0, CPU_THREADS_MAX},
-    };
-    for (size_t i = 0; i < COUNT_OF(limits); i++) {
-        if (limits[i].value < limits[i].least || limits[i].value > limits[i].most) {
-            return false;
-        }
-    }
-    return true;
-}
-
 result
 cpu_backend_open(const struct backend_options *options, struct backend **out, struct error *error) {
     struct cpu_isa isa = {0};
-    if (!limits_are_valid(options)) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "cpu backend: a limit is out of range (rows %d, widest row %d, threads %d)",
-            options->rows_max,
-            options->dim_max,
-            options->threads
-        );
-    }
     TRY(cpu_isa_find(options->isa, &isa, error));
     struct cpu *cpu = calloc(1, sizeof *cpu);
     if (cpu == NULL) {
         FAIL(error, MEMORY, "cpu backend: out of memory");
     }
-    int32_t threads = cpu_threads_wanted(options);
+    int32_t threads = cpu_team_threads_for(options->threads);
     cpu_set_limits(cpu, options);
     cpu->backend.state = cpu;
     cpu->backend.name = "cpu";
@@ -319,21 +277,11 @@ result cpu_backend_probe(struct backend_facts *out, struct error *error) {
 }
 
 uint64_t cpu_backend_scratch_bytes(const struct backend_options *options) {
-    if (!limits_are_valid(options)) {
-        return 0;
-    }
     struct cpu cpu = {0};
     struct carver carver = {0};
     cpu_set_limits(&cpu, options);
-    carve_all(&carver, &cpu, cpu_threads_wanted(options));
+    carve_all(&carver, &cpu, cpu_team_threads_for(options->threads));
     return carver.overflow ? UINT64_MAX : carver.used;
-}
-
-void cpu_backend_close(struct backend *backend) {
-    struct cpu *cpu = cpu_of(backend);
-    cpu_team_destroy(cpu->team);
-    free(cpu->memory);
-    free(cpu);
 }
 
 struct rows_job {

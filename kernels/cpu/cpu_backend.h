@@ -4,13 +4,12 @@
 
 #include "backend.h"
 
-/* Expected errors: UNSUPPORTED (instruction set), MEMORY, INVALID_INPUT (limits). */
+/* Limits are checked already. Expected errors: UNSUPPORTED (instruction set), MEMORY, INVALID_INPUT
+ * (scratch that no address space holds). */
 MUST_CHECK result
 cpu_backend_open(const struct backend_options *options, struct backend **out, struct error *error);
 /* Expected errors: UNSUPPORTED. */
 MUST_CHECK result cpu_backend_probe(struct backend_facts *out, struct error *error);
-void cpu_backend_close(struct backend *backend);
-/* 0 for limits that cpu_backend_open refuses. */
 uint64_t cpu_backend_scratch_bytes(const struct backend_options *options);
 
 #endif

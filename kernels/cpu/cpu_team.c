@@ -4,10 +4,10 @@
 #include "cpu_team.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
-#define TEAM_THREADS_MAX 256
-#define TEAM_CHUNKS_MAX  0xfffff
+#define TEAM_CHUNKS_MAX 0xfffff
 /* Below this a job is done sooner by the caller alone than with a spinning worker (a hand-over
  * costs about 0.3 us), or with a sleeping one (a wake-up costs the caller 2 to 5 us). */
 #define TEAM_SHARE_NS 1500
@@ -107,8 +107,20 @@ static void *team_main(void *argument) {
     return NULL;
 }
 
+int32_t cpu_team_threads_for(int32_t asked) {
+    cpu_set_t set;
+    if (asked > 0) {
+        return asked;
+    }
+    if (sched_getaffinity(0, sizeof set, &set) != 0) {
+        return 1;
+    }
+    int32_t cores = CPU_COUNT(&set);
+    return cores < 1 ? 1 : cores > CPU_TEAM_THREADS_MAX ? CPU_TEAM_THREADS_MAX : cores;
+}
+
 result cpu_team_create(int32_t threads, struct cpu_team **out, struct error *error) {
-    ASSERT(threads >= 1 && threads <= TEAM_THREADS_MAX);
+    ASSERT(threads >= 1 && threads <= CPU_TEAM_THREADS_MAX);
     struct cpu_team *team = aligned_alloc(64, sizeof *team);
     if (team == NULL) {
         FAIL(error, MEMORY, "thread team: out of memory");

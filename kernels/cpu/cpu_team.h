@@ -10,7 +10,16 @@
 
 #include "base/result.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct cpu_team;
+
+#define CPU_TEAM_THREADS_MAX 256
+
+/* `asked`, or with 0 one thread per core that this process may use. */
+int32_t cpu_team_threads_for(int32_t asked);
 
 /* Runs chunk `chunk` on team member `thread` (0 is the caller). */
 typedef void cpu_chunk_function(void *context, int32_t thread, int32_t chunk);
@@ -30,5 +39,9 @@ void cpu_team_run(
     int32_t chunks,
     int64_t nanoseconds
 );
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -78,7 +78,11 @@ static inline struct mark cuda_mark(const struct cuda *cuda, enum cuda_op op) {
     return mark;
 }
 
-/* Keeps the first failed launch and its op. */
+/* As in "device fault in attention". */
+const char *cuda_op_name(enum cuda_op op);
+
+/* Keeps the first failure and the op it came from: `op` of a launch that was refused; what a kernel
+ * did wrong comes back from any later call, and the mark names the kernel. */
 void cuda_keep_fault(struct cuda *cuda, enum cuda_op op, cudaError_t status);
 
 /* Launches `kernel` (name a template instance with a local `auto` first) and keeps its fault. A
