@@ -29,6 +29,42 @@ matrix_rows(const unsigned char *from, int32_t stride, int32_t lane) {
     return from + lane % 16 * stride + lane / 16 * 16;
 }
 
+/* 16 channels of some queries and keys. */
+template <int ROWS, int PER_WARP> struct score_factors {
+    uint32_t a[ROWS][4];
+    uint32_t b[PER_WARP][4];
+};
+
+template <int ROWS, int PER_WARP>
+__device__ __forceinline__ void load_factors(
+    struct score_factors<ROWS, PER_WARP> *f,
+    const unsigned char *query,
+    const unsigned char *rows,
+    int32_t stride,
+    int32_t c
+) {
+#pragma unroll
+    for (int m = 0; m < ROWS; m++) {
+        load_matrices(f->a[m], query + m * TILE * stride + 2 * c);
+    }
+#pragma unroll
+    for (int n = 0; n < PER_WARP; n++) {
+        load_matrices(f->b[n], rows + n * TILE * stride + 2 * c);
+    }
+}
+
+template <int ROWS, int PER_WARP>
+__device__ __forceinline__ void
+multiply_factors(const struct score_factors<ROWS, PER_WARP> *f, float sums[ROWS][2 * PER_WARP][4]) {
+#pragma unroll
+    for (int m = 0; m < ROWS; m++) {
+#pragma unroll
+        for (int n = 0; n < 2 * PER_WARP; n++) {
+            mma_bf16(sums[m][n], f->a[m], f->b[n / 2] + n % 2 * 2);
+        }
+    }
+}
+
 /* scores[half][head][key]: warps 0-3 take the first half of the channels, 4-7 the second. */
 template <int M_TILES>
 __device__ void score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t dim) {
@@ -44,23 +80,20 @@ __device__ void score_keys(const struct attention_plan *plan, unsigned char *sha
     const unsigned char *query = matrix_rows(shared + head * plan->stride, plan->stride, lane);
     const unsigned char *rows = shared + plan->keys + key * plan->stride;
     rows += (lane / 16 * 8 + lane % 8) * plan->stride + lane / 8 % 2 * 16;
-    for (int32_t c = half * dim / 2; c < (half + 1) * dim / 2; c += TILE) {
-        uint32_t a[ROWS][4];
-        uint32_t b[PER_WARP][4];
-#pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-            load_matrices(a[m], query + m * TILE * plan->stride + 2 * c);
+    struct score_factors<ROWS, PER_WARP> even; // one is loaded while the other is multiplied
+    struct score_factors<ROWS, PER_WARP> odd;
+    int32_t end = (half + 1) * dim / 2;
+    load_factors(&even, query, rows, plan->stride, half * dim / 2);
+    for (int32_t c = half * dim / 2; c < end; c += 2 * TILE) {
+        if (c + TILE < end) {
+            load_factors(&odd, query, rows, plan->stride, c + TILE);
         }
-#pragma unroll
-        for (int n = 0; n < PER_WARP; n++) {
-            load_matrices(b[n], rows + n * TILE * plan->stride + 2 * c);
+        multiply_factors(&even, sums);
+        if (c + 2 * TILE < end) {
+            load_factors(&even, query, rows, plan->stride, c + 2 * TILE);
         }
-#pragma unroll
-        for (int m = 0; m < ROWS; m++) {
-#pragma unroll
-            for (int n = 0; n < 2 * PER_WARP; n++) {
-                mma_bf16(sums[m][n], a[m], b[n / 2] + n % 2 * 2);
-            }
+        if (c + TILE < end) {
+            multiply_factors(&odd, sums);
         }
     }
     float *scores = (float *)(shared + plan->scores) + half * (M_TILES * TILE * SCORE_STRIDE);
@@ -185,24 +218,30 @@ __device__ __forceinline__ void add_values(
     const unsigned char *weights =
         matrix_rows(shared + plan->probabilities, 2 * SCORE_STRIDE, lane);
     const unsigned char *values = matrix_rows(shared + plan->keys, plan->stride, lane);
+    constexpr int STEPS = KEYS / TILE * WARP_PAIRS;
+    uint32_t a[2][M_TILES][4]; // one is loaded while the other is multiplied
+    uint32_t b[2][4];
 #pragma unroll
-    for (int k = 0; k < KEYS; k += TILE) {
-        uint32_t a[M_TILES][4];
+    for (int step = -1; step < STEPS; step++) {
+        int next = step + 1;
+        int32_t c = TILE * (warp + next % WARP_PAIRS * WARPS);
+        if (next % WARP_PAIRS == 0 && next < STEPS) {
 #pragma unroll
-        for (int m = 0; m < M_TILES; m++) {
-            load_matrices(a[m], weights + m * TILE * (2 * SCORE_STRIDE) + 2 * k);
+            for (int m = 0; m < M_TILES; m++) {
+                const unsigned char *from = weights + m * TILE * (2 * SCORE_STRIDE);
+                load_matrices(a[next / WARP_PAIRS % 2][m], from + next / WARP_PAIRS * (2 * TILE));
+            }
         }
+        if (next < STEPS && c < dim) {
+            const unsigned char *from = values + next / WARP_PAIRS * TILE * plan->stride;
+            load_matrices_transposed(b[next % 2], from + 2 * c);
+        }
+        if (step >= 0 && TILE * (warp + step % WARP_PAIRS * WARPS) < dim) {
 #pragma unroll
-        for (int j = 0; j < WARP_PAIRS; j++) {
-            int32_t c = TILE * (warp + j * WARPS);
-            if (c < dim) {
-                uint32_t b[4];
-                load_matrices_transposed(b, values + k * plan->stride + 2 * c);
-#pragma unroll
-                for (int m = 0; m < M_TILES; m++) {
-                    mma_bf16(sums->v[m][j][0], a[m], b);
-                    mma_bf16(sums->v[m][j][1], a[m], b + 2);
-                }
+            for (int m = 0; m < M_TILES; m++) {
+                float(*sum)[4] = sums->v[m][step % WARP_PAIRS];
+                mma_bf16(sum[0], a[step / WARP_PAIRS % 2][m], b[step % 2]);
+                mma_bf16(sum[1], a[step / WARP_PAIRS % 2][m], b[step % 2] + 2);
             }
         }
     }
