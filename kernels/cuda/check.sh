@@ -9,6 +9,7 @@
 # sanitizer tools than all, CHECK_SECONDS another limit for each (150).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+PATH=$PATH:/usr/local/cuda/bin
 
 part=check
 case "${1:-}" in

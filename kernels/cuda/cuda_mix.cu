@@ -12,6 +12,8 @@
  */
 #include "cuda_rows.cuh"
 
+#include "base/result.h"
+
 #define STREAMS    4
 #define MIXES      24 /* (2 + STREAMS) * STREAMS */
 #define TILES      (MIXES / 8)
@@ -241,13 +243,17 @@ __global__ void __launch_bounds__(THREADS) mix_finish_kernel(
     }
 }
 
-static int32_t chunks_of(int64_t dim) {
-    return (int32_t)((STREAMS * dim + CHUNK - 1) / CHUNK);
+static int32_t chunks_of(int64_t width) {
+    return (int32_t)((width + CHUNK - 1) / CHUNK);
+}
+
+static size_t partial_bytes(int32_t rows, int32_t chunks) {
+    return (size_t)rows * (size_t)chunks * SUMS * sizeof(float);
 }
 
 size_t cuda_stream_scratch(const struct backend_options *limits) {
-    size_t row = (size_t)chunks_of(limits->model_dim) * SUMS * sizeof(float);
-    return (size_t)limits->rows_max * row;
+    int64_t width = STREAMS * (int64_t)limits->model_dim;
+    return partial_bytes(limits->rows_max, chunks_of(width > 0 ? width : limits->dim_max));
 }
 
 void cuda_stream_mix(struct backend *backend, const struct stream_mix_op *op) {
@@ -256,7 +262,8 @@ void cuda_stream_mix(struct backend *backend, const struct stream_mix_op *op) {
         return;
     }
     float *partial = (float *)cuda->scratch;
-    int32_t chunks = chunks_of(op->dim);
+    int32_t chunks = chunks_of(STREAMS * (int64_t)op->dim);
+    ASSERT(partial_bytes(op->rows, chunks) <= cuda->scratch_bytes);
     int32_t tiles = (op->rows + ROWS - 1) / ROWS;
     int32_t together = 2 * cuda->multiprocessors / chunks; // fills the machine once
     together = together < 1 ? 1 : together;

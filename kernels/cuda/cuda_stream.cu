@@ -7,6 +7,8 @@
  */
 #include "cuda_rows.cuh"
 
+#include "base/result.h"
+
 #define STREAMS      4
 #define SHARED_PLAIN (40 << 10) /* bytes a block may ask for without a word to the driver */
 
@@ -253,18 +255,21 @@ __global__ void rotate_kernel(struct mark mark, struct rotate_op op) {
     int32_t head = item / pairs;
     int32_t i = item % pairs;
     size_t end = (row * (size_t)op.heads + (size_t)head + 1) * (size_t)op.dim;
-    uint16_t *x = op.x + end - op.rope_dim + 2 * i;
-    float even = bf16_decode(x[0]);
-    float odd = bf16_decode(x[1]);
+    uint32_t *x = reinterpret_cast<uint32_t *>(op.x + end - op.rope_dim + 2 * i);
+    float even = __uint_as_float(*x << 16);
+    float odd = __uint_as_float(*x & 0xffff0000U);
     float c = op.cosine[row * (size_t)pairs + (size_t)i];
     float s = op.sine[row * (size_t)pairs + (size_t)i];
     s = op.inverse ? -s : s;
-    x[0] = bf16_encode(__fsub_rn(__fmul_rn(even, c), __fmul_rn(odd, s)));
-    x[1] = bf16_encode(__fadd_rn(__fmul_rn(even, s), __fmul_rn(odd, c)));
+    *x = bf16x2_encode(
+        __fsub_rn(__fmul_rn(even, c), __fmul_rn(odd, s)),
+        __fadd_rn(__fmul_rn(even, s), __fmul_rn(odd, c))
+    );
 }
 
 void cuda_rotate(struct backend *backend, const struct rotate_op *op) {
     struct cuda *cuda = cuda_of(backend);
+    ASSERT(op->dim % 2 == 0); // pairs are read as words
     unsigned parts;
     unsigned threads = part_threads(op->heads * (op->rope_dim / 2), &parts);
     if (op->rows > 0) {
