@@ -14,6 +14,7 @@
  */
 #include "cuda_host.h"
 
+#include "cuda_ceilings.h"
 #include "cuda_device.cuh"
 
 #include "kernels/backend_module.h"
@@ -329,6 +330,7 @@ static void fill_table(struct cuda *cuda) {
     backend->step_begin = cuda_step_begin;
     backend->step_end = cuda_step_end;
     backend->step_forget = cuda_step_forget;
+    backend->ceilings = cuda_ceilings;
     backend->spread = cuda_spread;
 }
 

@@ -1,4 +1,4 @@
-/* Matrix products of weights and rows, in one order of sums: what the linear op and the experts share.
+/* Matrix products of weights and rows, in one order of sums, for few rows and for many.
  *
  * Weights are the left operand of mma_bf16 (16 outputs), rows the right one (8 rows); both are decoded
  * to bf16 with their scales, which is exact. Columns are cut into slices, whose length follows from
@@ -218,6 +218,7 @@ __device__ __forceinline__ void product_slice(
  * WARPS_M x N / 32 and take 16 MT outputs x 32 rows each. */
 #define PRODUCT_TILE_THREADS 256
 #define PRODUCT_TILE_M       128
+#define PRODUCT_AHEAD        8 /* lines of 128 bytes of each weight row: 128 KiB a block */
 
 template <int N> struct product_tile_shape {
     static constexpr int WARPS_N = N / 32;
@@ -331,6 +332,18 @@ __device__ __forceinline__ void product_tile(
     int32_t input_piece = thread % shape::INPUT_THREADS * PIECES;
     struct product_codes<W> w[2];
     struct product_codes<X> x[PIECES];
+    // Loads are one chunk ahead, which hides the L2 cache's latency but not the memory's: weights are
+    // asked for well before. Both threads of a row take every second line.
+    auto prefetch = [&](int32_t column) {
+        if (column < last) {
+            prefetch_line(weight.data + (size_t)column * product_codes<W>::WORDS / 4);
+        }
+    };
+    constexpr int LINE = 128 * 4 / product_codes<W>::WORDS; // columns of 128 bytes
+#pragma unroll
+    for (int i = 0; i < PRODUCT_AHEAD; i += 2) {
+        prefetch(first + (i + thread % 2) * LINE);
+    }
     auto load = [&](int32_t chunk) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -375,6 +388,9 @@ __device__ __forceinline__ void product_tile(
             product_stage(&x[i], inputs, input_row, input_piece + i);
         }
         load(chunk + PRODUCT_CHUNK);
+        if (thread % 2 == 0) {
+            prefetch(chunk + PRODUCT_AHEAD * LINE);
+        }
         __syncthreads();
         product_tile_chunk<N>(outputs, inputs, WALKS ? sum : total);
         if (WALKS && (chunk + PRODUCT_CHUNK >= slice_end || chunk + PRODUCT_CHUNK >= last)) {

@@ -69,4 +69,9 @@ static inline uint4 load_streaming(const void *from) {
     return *(const uint4 *)from;
 }
 
+/* A hint; but a kernel has no business with memory that is not there. */
+static inline void prefetch_line(const void *from) {
+    (void)*(const volatile unsigned char *)from;
+}
+
 #endif
