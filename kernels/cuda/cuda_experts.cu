@@ -2,7 +2,7 @@
  *
  * Rows are taken in slabs. An entry is one (row, slot), or one row for the shared expert:
  *   prepare  x to bf16 operands; the entries of each expert, ascending
- *   plan     items: an expert with few entries, or up to 64 entries of one with many
+ *   plan     items: up to 16 entries of an expert (narrow), or up to 64 of one with many (wide)
  *   product  gate and up, SwiGLU, quantised, as bf16 operands; then down to bf16 per entry
  *   combine  a row's entries by ascending id, then the shared one
  * Grids hold the most items that so many rows can have; blocks without one return at once.
@@ -10,15 +10,19 @@
  * Bound: few rows read each chosen expert's weights once (18.8 MB in FP4 at the release's sizes);
  * thousands are bound by mma.sync. A block of the narrow product is small, so that one row's seven
  * experts fill all multiprocessors; one of the wide product decodes its weights once for 64 entries.
- * The two give the same bits: see cuda_experts.cuh.
+ * The two give the same bits: see cuda_experts.cuh. With up to NARROW_ROWS rows the few experts with
+ * more entries than a narrow item are cut up: their weights come from the L2 cache again, which costs
+ * less than a second launch that fills a part of the multiprocessors.
  */
 #include "cuda_experts.cuh"
 #include "cuda_formats.cuh"
 
-#ifdef CUDA_EMULATION
-#define SLAB_ROWS 72 /* so that small checks have several */
+#ifdef CUDA_EMULATION /* so that small checks have all of it */
+#define SLAB_ROWS   72
+#define NARROW_ROWS 24
 #else
-#define SLAB_ROWS 4096 /* bounds scratch: about 120 KB a row at the release's sizes */
+#define SLAB_ROWS   4096 /* bounds scratch: about 120 KB a row at the release's sizes */
+#define NARROW_ROWS 128  /* up to here all items are narrow */
 #endif
 #define NARROW_COLUMNS 2 /* of 8 entries */
 #define NARROW_WARPS   2 /* warps of weight rows; each SLICES times */
@@ -48,25 +52,29 @@ struct experts_job {
     struct expert_weights shared;
     uint16_t *output;
     /* scratch */
-    uint16_t *input;             /* [R, D] bf16 operands */
-    uint16_t *hidden_operands;   /* [R (k + 1), hidden] */
-    uint16_t *outputs;           /* [R (k + 1), D] bf16 */
-    int32_t *entries;            /* [E + 1, R] the entries of each expert */
-    int32_t *entry_counts;       /* [E + 1] */
-    int32_t *item_counts;        /* [2] narrow, wide */
-    struct experts_item *narrow; /* up to min(E, R k) + 1 */
+    uint16_t *input;           /* [R, D] bf16 operands */
+    uint16_t *hidden_operands; /* [R (k + 1), hidden] */
+    uint16_t *outputs;         /* [R (k + 1), D] bf16 */
+    int32_t *entries;          /* [E + 1, R] the entries of each expert */
+    int32_t *entry_counts;     /* [E + 1] */
+    int32_t *item_counts;      /* [2] narrow, wide */
+    struct experts_item *narrow;
     struct experts_item *wide;
 };
 
-/* The most items of a slab. */
+/* The most items of a slab: every expert's last tile may hold one entry. */
 static int32_t narrow_items(int32_t rows, int32_t experts, int32_t chosen) {
-    return (experts < rows * chosen ? experts : rows * chosen) + 1;
+    int32_t busy = rows * chosen < experts ? rows * chosen : experts;
+    if (rows > NARROW_ROWS) {
+        return busy + 1;
+    }
+    return busy + rows * chosen / NARROW_ENTRIES + rows / NARROW_ENTRIES + 1;
 }
 
 static int32_t wide_items(int32_t rows, int32_t experts, int32_t chosen) {
     int32_t busy = rows * chosen / (NARROW_ENTRIES + 1);
     busy = busy < experts ? busy : experts;
-    return busy + rows * chosen / WIDE_ENTRIES + (rows + WIDE_ENTRIES - 1) / WIDE_ENTRIES;
+    return busy + rows * chosen / WIDE_ENTRIES + rows / WIDE_ENTRIES + 1;
 }
 
 /* Lists the entries that chose expert `e`, in order; one warp. */
@@ -149,9 +157,10 @@ __global__ void __launch_bounds__(PLAN_THREADS)
         int32_t i = first + (int32_t)threadIdx.x;
         int32_t expert = i == 0 ? job.experts : i - 1;
         int32_t count = i <= job.experts ? job.entry_counts[expert] : 0;
-        bool is_wide = count > NARROW_ENTRIES;
-        int32_t tiles = is_wide ? (count + WIDE_ENTRIES - 1) / WIDE_ENTRIES : 0;
-        uint32_t own = (uint32_t)tiles << 16 | (count > 0 && !is_wide ? 1U : 0U);
+        bool is_wide = count > NARROW_ENTRIES && job.rows > NARROW_ROWS;
+        int32_t most = is_wide ? WIDE_ENTRIES : NARROW_ENTRIES;
+        int32_t tiles = (count + most - 1) / most;
+        uint32_t own = (uint32_t)tiles << (is_wide ? 16 : 0);
         uint32_t sum = own;
         for (uint32_t step = 1; step < WARP; step *= 2) {
             uint32_t other = __shfl_up_sync(ALL_LANES, sum, step);
@@ -167,14 +176,13 @@ __global__ void __launch_bounds__(PLAN_THREADS)
             base += totals[w];
         }
         __syncthreads();
-        if (count > 0 && !is_wide) {
-            job.narrow[before & 0xffffU] = {expert, 0, count};
-        }
+        struct experts_item *to =
+            is_wide ? job.wide + (before >> 16) : job.narrow + (before & 0xffffU);
         // Tiles of one size, in whole columns of eight.
-        int32_t size = is_wide ? ((count + tiles - 1) / tiles + 7) / 8 * 8 : 0;
+        int32_t size = tiles > 0 ? ((count + tiles - 1) / tiles + 7) / 8 * 8 : 0;
         for (int32_t t = 0; t < tiles; t++) {
             int32_t rest = count - t * size;
-            job.wide[(before >> 16) + (uint32_t)t] = {expert, t * size, rest < size ? rest : size};
+            to[t] = {expert, t * size, rest < size ? rest : size};
         }
     }
     if (threadIdx.x == 0) {
@@ -293,6 +301,11 @@ __device__ __forceinline__ void store_tile(
     }
 }
 
+__device__ __forceinline__ struct tile_rows rows_of(const struct weight &weight, int32_t first) {
+    struct tile_rows rows = {(const uint8_t *)weight.data, weight.scale, first};
+    return rows;
+}
+
 /* Grid (blocks of weight rows, items). Gate and up or, with `is_down`, the down product. */
 template <int COLUMNS, int WARPS, bool WIDE, int BLOCKS>
 __global__ void __launch_bounds__(WARPS *SLICES *WARP, BLOCKS)
@@ -325,29 +338,30 @@ __global__ void __launch_bounds__(WARPS *SLICES *WARP, BLOCKS)
     int32_t first = ((int32_t)blockIdx.x * WARPS + warp) * (is_down ? WARP_ROWS : TILE_ROWS);
     bool is_live = first < out;
     first = is_live ? first : 0;
-    // Read field by field: an address of the parameter would put a copy of it on the stack.
-    struct weight tiles[2];
-    if (is_shared) {
-        tiles[0] = is_down ? job.shared.w2 : job.shared.w1;
-        tiles[1] = is_down ? job.shared.w2 : job.shared.w3;
+    struct tile_rows upper;
+    struct tile_rows lower;
+    if (is_shared) { // no pointer to either: that would put a copy of the parameter on the stack
+        const struct expert_weights &weights = job.shared;
+        upper = rows_of(is_down ? weights.w2 : weights.w1, first);
+        lower = rows_of(is_down ? weights.w2 : weights.w3, first);
     } else {
-        const struct expert_weights *weights = job.routed + item.expert;
-        tiles[0] = is_down ? weights->w2 : weights->w1;
-        tiles[1] = is_down ? weights->w2 : weights->w3;
+        const struct expert_weights &weights = job.routed[item.expert];
+        upper = rows_of(is_down ? weights.w2 : weights.w1, first);
+        lower = rows_of(is_down ? weights.w2 : weights.w3, first);
     }
-    const int32_t firsts[2] = {first, is_down ? first + TILE_ROWS : first};
+    lower.first += is_down ? TILE_ROWS : 0;
     bool is_fp4 = (is_shared ? job.shared.w1.dtype : job.routed_dtype) == DTYPE_FP4;
-    struct lane_rows rows = lane_rows(tiles, firsts, in, lane / 4, is_fp4);
+    struct lane_rows rows = lane_rows(upper, lower, in, is_fp4);
     const uint16_t *input = is_down ? job.hidden_operands : job.input;
     struct sums<COLUMNS> sums;
     clear_sums(&sums);
     if constexpr (WIDE) {
-        struct wide_stage<COLUMNS> *stage = (struct wide_stage<COLUMNS> *)memory;
+        auto *stage = (struct wide_stage<COLUMNS, BLOCK_THREADS> *)memory;
         struct wide_job wide = {input, entries.row, item.count, in, slice, is_live};
         if (is_fp4) {
-            wide_product<DTYPE_FP4, COLUMNS, BLOCK_THREADS>(&sums, &rows, stage, &wide);
+            wide_product<DTYPE_FP4>(&sums, &rows, stage, &wide);
         } else {
-            wide_product<DTYPE_FP8, COLUMNS, BLOCK_THREADS>(&sums, &rows, stage, &wide);
+            wide_product<DTYPE_FP8>(&sums, &rows, stage, &wide);
         }
     } else if (is_live) {
         const uint16_t *operands[COLUMNS];
@@ -432,13 +446,20 @@ static int32_t slab_rows(int32_t rows) {
 }
 
 size_t cuda_experts_scratch(const struct backend_options *limits) {
+    if (limits->experts == 0) {
+        return 0;
+    }
     struct experts_job job = {};
-    job.rows = slab_rows(limits->rows_max);
     job.dim = limits->model_dim;
     job.hidden = limits->expert_hidden;
     job.experts = limits->experts;
     job.chosen = limits->experts_chosen;
-    return job.experts == 0 ? 0 : experts_layout(&job, NULL);
+    job.rows = slab_rows(limits->rows_max);
+    size_t bytes = experts_layout(&job, NULL);
+    // the most rows that are all narrow have more narrow items than one more
+    job.rows = job.rows < NARROW_ROWS ? job.rows : NARROW_ROWS;
+    size_t narrow_bytes = experts_layout(&job, NULL);
+    return bytes > narrow_bytes ? bytes : narrow_bytes;
 }
 
 static unsigned blocks_of(int64_t items, int64_t per_block) {
@@ -458,18 +479,18 @@ static void launch_product(struct cuda *cuda, const struct experts_job *job, boo
     CUDA_LAUNCH(
         cuda, CUDA_OP_EXPERTS, narrow, narrow_grid, narrow_threads, narrow_bytes, *job, is_down
     );
-    if (job->rows <= NARROW_ENTRIES) {
-        return; // a row chooses an expert once: no expert has more entries
+    if (job->rows <= NARROW_ROWS) {
+        return;
     }
     auto wide = experts_product_kernel<WIDE_COLUMNS, WIDE_WARPS, true, 2>;
     dim3 wide_grid(
         blocks_of(rows_of_weight, WIDE_WARPS * warp_rows),
         (unsigned)wide_items(job->rows, job->experts, job->chosen)
     );
-    size_t stage = sizeof(struct wide_stage<WIDE_COLUMNS>);
+    constexpr int wide_threads = WIDE_WARPS * SLICES * WARP;
+    size_t stage = sizeof(struct wide_stage<WIDE_COLUMNS, wide_threads>);
     size_t wide_bytes = sizeof(struct product_shared<WIDE_COLUMNS, WIDE_WARPS>);
     wide_bytes = wide_bytes > stage ? wide_bytes : stage;
-    int wide_threads = WIDE_WARPS * SLICES * WARP;
     CUDA_ALLOW_SHARED(cuda, CUDA_OP_EXPERTS, wide, wide_bytes);
     CUDA_LAUNCH(cuda, CUDA_OP_EXPERTS, wide, wide_grid, wide_threads, wide_bytes, *job, is_down);
 }
