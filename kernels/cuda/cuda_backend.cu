@@ -8,7 +8,8 @@
  *   memory   cudaMalloc cudaFree cudaHostAlloc cudaFreeHost cudaHostGetDevicePointer
  *            cudaMemcpyAsync cudaMemsetAsync
  *   order    cudaStreamCreateWithFlags cudaStreamDestroy cudaStreamSynchronize
- *            cudaEventCreateWithFlags cudaEventDestroy cudaEventRecord cudaEventSynchronize
+ *            cudaEventCreateWithFlags cudaEventDestroy cudaEventRecord cudaEventRecordWithFlags
+ *            cudaEventSynchronize cudaEventElapsedTime
  *   steps    cudaStreamBeginCapture cudaStreamEndCapture cudaGraphInstantiateWithFlags
  *            cudaGraphLaunch cudaGraphDestroy cudaGraphExecDestroy
  */
@@ -158,7 +159,7 @@ static void cuda_spread(
 /* ---- the device ------------------------------------------------------------------------------- */
 
 /* Stands for all kernels: the machine has code for it or for none of them. */
-static __global__ void wake_kernel(struct mark mark, int32_t unused) {
+__global__ void wake_kernel(struct mark mark, int32_t unused) {
     (void)unused;
     MARK(mark);
 }
@@ -297,6 +298,7 @@ static void cuda_close(struct backend *backend) {
     struct cuda_host *host = cuda->host;
     if (host->has_lock) {
         cuda_step_forget(backend);
+        cuda_stamps_close(cuda);
         cuda_release(backend, cuda->scratch);
         cuda_memory_close(cuda);
         (void)pthread_mutex_destroy(&host->lock);
@@ -330,6 +332,8 @@ static void fill_table(struct cuda *cuda) {
     backend->step_begin = cuda_step_begin;
     backend->step_end = cuda_step_end;
     backend->step_forget = cuda_step_forget;
+    backend->stamp = cuda_stamp;
+    backend->stamp_seconds = cuda_stamp_seconds;
     backend->ceilings = cuda_ceilings;
     backend->spread = cuda_spread;
 }

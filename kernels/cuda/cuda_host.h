@@ -65,6 +65,8 @@ struct cuda_host {
     struct cuda_step *recording; /* null: none */
     bool recording_failed;
     bool never_record; /* recording failed once: this driver cannot, or memory is too short */
+
+    cudaEvent_t stamps[BACKEND_STAMPS_MAX]; /* null: not used yet */
 };
 
 /* Takes the lock and makes the device current for the thread. */
@@ -87,6 +89,9 @@ void cuda_copy(struct backend *backend, void *to, const void *from, size_t bytes
 bool cuda_step_begin(struct backend *backend, uint64_t key);
 bool cuda_step_end(struct backend *backend);
 void cuda_step_forget(struct backend *backend);
+void cuda_stamp(struct backend *backend, int32_t number);
+double cuda_stamp_seconds(struct backend *backend, int32_t from, int32_t to);
+void cuda_stamps_close(struct cuda *cuda);
 
 /* The fault, and whether there is one; a thread that finds one may read fault_op. */
 cudaError_t cuda_fault(const struct cuda *cuda);

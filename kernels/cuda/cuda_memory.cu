@@ -62,26 +62,25 @@ static result out_of_memory(struct cuda *cuda, bool is_host, size_t bytes, struc
 static result
 allocate(struct cuda *cuda, size_t bytes, bool is_host, void **out, struct error *error) {
     struct cuda_host *host = cuda->host;
-    size_t rounded;
-    if (!size_add(bytes, ALIGNMENT, &rounded) || !reserve_allocation(host)) {
+    if (bytes > SIZE_MAX / 2 || !reserve_allocation(host)) {
         return out_of_memory(cuda, is_host, bytes, error);
     }
-    rounded = rounded / ALIGNMENT * ALIGNMENT;
+    size_t taken = bytes == 0 ? 1 : bytes; // or the answer would be null
     void *memory = NULL;
-    cudaError_t status = is_host ? cudaHostAlloc(&memory, rounded, cudaHostAllocMapped)
-                                 : cudaMalloc(&memory, rounded);
+    cudaError_t status =
+        is_host ? cudaHostAlloc(&memory, taken, cudaHostAllocMapped) : cudaMalloc(&memory, taken);
     if (status == cudaErrorMemoryAllocation) {
         return out_of_memory(cuda, is_host, bytes, error);
     }
     keep(cuda, status);
     if (status == cudaSuccess && is_host) {
-        memset(memory, 0, rounded);
+        memset(memory, 0, taken);
     } else if (status == cudaSuccess) {
-        host->device_bytes += rounded;
-        keep(cuda, cudaMemsetAsync(memory, 0, rounded, cuda->stream));
+        host->device_bytes += taken;
+        keep(cuda, cudaMemsetAsync(memory, 0, taken, cuda->stream));
     }
     if (memory != NULL) {
-        struct cuda_allocation made = {memory, rounded, is_host};
+        struct cuda_allocation made = {memory, taken, is_host};
         host->allocations[host->allocation_count++] = made;
     }
     TRY(cuda_check_fault(cuda, error));

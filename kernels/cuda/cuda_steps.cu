@@ -140,3 +140,45 @@ void cuda_step_forget(struct backend *backend) {
     host->step_count = 0;
     cuda_leave(cuda);
 }
+
+/* ---- moments in the order of the ops ---------------------------------------------------------- */
+
+void cuda_stamp(struct backend *backend, int32_t number) {
+    struct cuda *cuda = cuda_of(backend);
+    ASSERT(number >= 0 && number < BACKEND_STAMPS_MAX);
+    if (!cuda_enter(cuda)) {
+        return;
+    }
+    cudaEvent_t *event = &cuda->host->stamps[number];
+    cudaError_t status = cudaSuccess;
+    if (*event == NULL) {
+        status = cudaEventCreateWithFlags(event, cudaEventDefault);
+    }
+    if (status == cudaSuccess) {
+        // in a record: an event that each replay reaches anew
+        bool is_recording = cuda->host->recording != NULL;
+        unsigned flags = is_recording ? cudaEventRecordExternal : cudaEventRecordDefault;
+        status = cudaEventRecordWithFlags(*event, cuda->stream, flags);
+    }
+    cuda_keep_fault(cuda, CUDA_OP_NONE, status);
+    cuda_leave(cuda);
+}
+
+double cuda_stamp_seconds(struct backend *backend, int32_t from, int32_t to) {
+    struct cuda *cuda = cuda_of(backend);
+    cudaEvent_t *stamps = cuda->host->stamps;
+    ASSERT(stamps[from] != NULL && stamps[to] != NULL);
+    float milliseconds = 0.0F;
+    cuda_keep_fault(
+        cuda, CUDA_OP_NONE, cudaEventElapsedTime(&milliseconds, stamps[from], stamps[to])
+    );
+    return 1e-3 * (double)milliseconds;
+}
+
+void cuda_stamps_close(struct cuda *cuda) {
+    for (int32_t i = 0; i < BACKEND_STAMPS_MAX; i++) {
+        if (cuda->host->stamps[i] != NULL) {
+            (void)cudaEventDestroy(cuda->host->stamps[i]);
+        }
+    }
+}

@@ -337,6 +337,16 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     return status;
 }
 
+/* Of the two ways to record an event while a stream records, only the one that a replay repeats. */
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, unsigned flags) {
+    LOCKED;
+    if (stream_of(handle)->capture != nullptr && (flags & cudaEventRecordExternal) == 0) {
+        break_captures();
+        return answer(cudaErrorStreamCaptureUnsupported);
+    }
+    return cudaEventRecord(event, handle);
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     LOCKED;
     if (break_captures()) {
