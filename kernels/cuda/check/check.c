@@ -5,7 +5,7 @@
 
 #define POISON      0xA5
 #define GUARD_BYTES 256 /* behind every output on a real device; the emulation watches by itself */
-#define HOST_PARTS  16
+#define HOST_PARTS  512
 #define OP_BYTES    1024
 
 enum buffer_kind { BUFFER_INPUT, BUFFER_POINTERS, BUFFER_OUTPUT };

@@ -37,6 +37,7 @@ extern "C" {
     X(attention) \
     X(experts) \
     X(cublas) \
+    X(index) \
     X(linear) \
     X(quantize) \
     X(stream) \

@@ -71,7 +71,7 @@ int main(int count, char **arguments) {
     bool bench = false;
     read_arguments(&check, &bench, count, arguments);
     check.limits =
-        check.emulated ? (struct check_limits){512, 16384} : (struct check_limits){4096, 262144};
+        check.emulated ? (struct check_limits){512, 16384} : (struct check_limits){4096, 1 << 20};
     check.cpu = open_backend(&check, "cpu", &host);
     check.device = open_backend(&check, "cuda", &check_device);
     if (bench) {
