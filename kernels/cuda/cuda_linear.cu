@@ -12,10 +12,10 @@
 
 #include "cuda_formats.cuh"
 
-#define FEW_ROWS_MAX     16
-#define FEW_WARPS        16 /* at most; a block has 8 unless a tile alone has more slices */
-#define FEW_STAGES(W, X) ((W) == DTYPE_BF16 || (X) == DTYPE_BF16 ? 2 : 4)
-#define SPLIT_BYTES      ((size_t)48 << 20)
+#define FEW_ROWS_MAX         16
+#define FEW_WARPS            16 /* at most; a block has 8 unless a tile alone has more slices */
+#define FEW_STAGES(W, X, NT) ((W) == DTYPE_BF16 || (X) == DTYPE_BF16 ? 2 : ((NT) == 1 ? 4 : 3))
+#define SPLIT_BYTES          ((size_t)48 << 20)
 
 /* What a kernel needs of the op. */
 struct linear_job {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
         }
         int32_t first = warp % job.slices * job.slice;
         float d[NT][4];
-        product_slice<W, X, NT, FEW_STAGES(W, X)>(
+        product_slice<W, X, NT, FEW_STAGES(W, X, NT)>(
             product_weight_row<W>(&job.weight, base + low),
             product_weight_row<W>(&job.weight, base + high),
             x,
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
 /* Grid: x tiles of N rows, y tiles of 128 outputs over all groups, z slices when they are split.
  * Rows vary fastest: blocks that run together share their weights. */
 template <enum dtype W, enum dtype X, int N>
-__global__ void __launch_bounds__(PRODUCT_TILE_THREADS, N == 64 ? 2 : 1)
+__global__ void __launch_bounds__(product_tile_shape<N>::THREADS, N == 64 ? 2 : 1)
     linear_tiled(struct mark mark, struct linear_job job) {
     using shape = struct product_tile_shape<N>;
     MARK(mark);
@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(PRODUCT_TILE_THREADS, N == 64 ? 2 : 1)
     int32_t group = (int32_t)blockIdx.y / tiles_per_group;
     int32_t first_output = (int32_t)blockIdx.y % tiles_per_group * PRODUCT_TILE_M;
     int32_t first_row = (int32_t)blockIdx.x * N;
-    int32_t output = min(first_output + product_tile_output(thread), job.out - 1);
-    int32_t row = min(first_row + product_tile_input<N>(thread), job.rows - 1);
+    int32_t output = min(first_output + product_tile_output<N>(thread), job.out - 1);
+    int32_t row = min(first_row + product_tile_input(thread), job.rows - 1);
     bool is_split = gridDim.z > 1;
     int32_t first = (int32_t)blockIdx.z * job.slice;
     float total[shape::MT][shape::NT][4];
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(PRODUCT_TILE_THREADS, N == 64 ? 2 : 1)
     const float *staged = product_tile_staged<N>(total, shared);
     size_t columns = (size_t)job.groups * (size_t)job.out;
     float *partial = job.partial + (size_t)blockIdx.z * (size_t)job.rows * columns;
-    for (int32_t i = thread; i < N * PRODUCT_TILE_M; i += PRODUCT_TILE_THREADS) {
+    for (int32_t i = thread; i < N * PRODUCT_TILE_M; i += shape::THREADS) {
         int32_t to_row = first_row + i / PRODUCT_TILE_M;
         int32_t to_output = first_output + i % PRODUCT_TILE_M;
         if (to_row >= job.rows || to_output >= job.out) {
@@ -229,7 +229,7 @@ static void launch_tiled(struct cuda *cuda, const struct linear_job *job, bool i
         CUDA_OP_LINEAR,
         kernel,
         dim3((unsigned)row_tiles, (unsigned)tiles, (unsigned)(is_split ? job->slices : 1)),
-        dim3(PRODUCT_TILE_THREADS),
+        dim3(product_tile_shape<N>::THREADS),
         (size_t)product_tile_shape<N>::SHARED_BYTES,
         *job
     );

@@ -4,7 +4,7 @@
  * to bf16 with their scales, which is exact. Columns are cut into slices, whose length follows from
  * the weight's shape alone, and slices into chunks of 64 columns. Of a chunk, lane `pair` holds columns
  * [16 pair, 16 pair + 16) of its row, so that one 16-byte load of codes feeds four mma: number j
- * takes columns 16 pair + 4 j + (0, 1, 2, 3). Every output is
+ * takes columns 16 pair + 4 j + (0, 1, 2, 3), or (0, 2, 1, 3) where both operands are FP8. Every output is
  *   ((slice 0) + slice 1) + ...,  slice = mma j = 0..3 of each of its chunks, ascending, from zero
  * and nothing else: product_slice (one warp, weights from memory to registers, few rows) and
  * product_tile (a block, both operands through shared memory, many rows) give the same bits.
@@ -59,6 +59,14 @@ product_quantized_row(const struct quantized *x, int32_t columns, int32_t row, i
     return {x->codes + at, x->scales + at / 32};
 }
 
+/* The row from `columns` further on. */
+template <enum dtype T>
+__device__ __forceinline__ struct product_row product_at(struct product_row row, int32_t columns) {
+    row.data += T == DTYPE_FP4 ? columns / 2 : (T == DTYPE_FP8 ? columns : columns * 2);
+    row.scale = T == DTYPE_BF16 ? nullptr : row.scale + columns / 32;
+    return row;
+}
+
 /* 16 values of a row as memory has them: FP8 four words, FP4 two, BF16 eight. */
 template <enum dtype T> struct product_codes {
     static constexpr int WORDS = T == DTYPE_BF16 ? 8 : (T == DTYPE_FP8 ? 4 : 2);
@@ -66,28 +74,25 @@ template <enum dtype T> struct product_codes {
     uint32_t scale; /* E8M0 */
 };
 
-/* Columns [column, column + 16); zeros when not valid. ONCE: nobody reads these bytes again. */
-template <enum dtype T, bool ONCE>
-__device__ __forceinline__ void
-product_load(struct product_codes<T> *to, struct product_row row, int32_t column, bool valid) {
-    constexpr int WORDS = product_codes<T>::WORDS;
+template <enum dtype T> __device__ __forceinline__ void product_clear(struct product_codes<T> *to) {
 #pragma unroll
-    for (int i = 0; i < WORDS; i++) {
+    for (int i = 0; i < product_codes<T>::WORDS; i++) {
         to->word[i] = 0;
     }
     to->scale = 0;
-    if (!valid) {
-        return;
-    }
-    const uint8_t *from = row.data + (size_t)column * WORDS / 4;
+}
+
+/* The row's first 16 values. ONCE: nobody reads these bytes again. */
+template <enum dtype T, bool ONCE>
+__device__ __forceinline__ void product_load(struct product_codes<T> *to, struct product_row row) {
     if constexpr (T == DTYPE_FP4) {
-        uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
+        uint2 v = __ldg(reinterpret_cast<const uint2 *>(row.data));
         to->word[0] = v.x;
         to->word[1] = v.y;
     } else {
 #pragma unroll
-        for (int i = 0; i < WORDS; i += 4) {
-            const uint4 *quad = reinterpret_cast<const uint4 *>(from + 4 * i);
+        for (int i = 0; i < product_codes<T>::WORDS; i += 4) {
+            const uint4 *quad = reinterpret_cast<const uint4 *>(row.data + 4 * i);
             uint4 v = ONCE ? load_streaming(quad) : __ldg(quad);
             to->word[i] = v.x;
             to->word[i + 1] = v.y;
@@ -95,22 +100,18 @@ product_load(struct product_codes<T> *to, struct product_row row, int32_t column
             to->word[i + 3] = v.w;
         }
     }
-    if (T != DTYPE_BF16) {
-        to->scale = __ldg(row.scale + column / 32);
-    }
+    to->scale = T == DTYPE_BF16 ? 0 : __ldg(row.scale);
 }
 
-/* 2^(code - 127) twice, as bf16. */
+/* 2^(code - 127) twice, as bf16; NaN's code 255 reads as infinity. */
 __device__ __forceinline__ uint32_t product_scale(uint32_t code) {
-    uint32_t bits = code == 0 ? 0x0040U : (code == 255 ? 0x7fc0U : code << 7);
-    return bits | bits << 16;
+    return max(code * 0x00800080U, 0x00400040U); // code 0 is subnormal
 }
 
-/* Two codes whose sign and magnitude are the upper bits of the halves of `bits` (the bits below are
- * ignored), as bf16: the
- * magnitude goes to the low end of the exponent field, which makes it too small by 2^120 (E4M3) or
- * 2^126 (E2M1), subnormal codes included. That factor and the scale are applied one after the other:
- * their product may be beyond bf16. Both are exact wherever the value is a bf16. */
+/* Two codes whose sign and magnitude are the upper bits of the halves of `bits` (what is below is
+ * ignored), as bf16: the magnitude goes to the low end of the exponent field, which makes it too small
+ * by 2^120 (E4M3) or 2^126 (E2M1), subnormal codes included. That factor and the scale are applied one
+ * after the other: their product may be beyond bf16. Both are exact wherever the value is a bf16. */
 __device__ __forceinline__ uint32_t product_decode_fp8(uint32_t bits, uint32_t scale) {
     uint32_t small = (bits & 0x80008000U) | ((bits >> 4) & 0x07f007f0U);
     return bf16x2_multiply(bf16x2_multiply(small, 0x7b807b80U), scale);
@@ -121,8 +122,13 @@ __device__ __forceinline__ uint32_t product_decode_fp4(uint32_t bits, uint32_t s
     return bf16x2_multiply(bf16x2_multiply(small, 0x7e807e80U), scale);
 }
 
-/* The 16 values with their scale: to[i] holds columns 2 i (low half) and 2 i + 1. */
-template <enum dtype T>
+/* Whether operands W and X take their columns as (0, 2), (1, 3), which saves moving FP8's bytes. */
+template <enum dtype W, enum dtype X>
+static constexpr bool PRODUCT_BY_BYTES = W == DTYPE_FP8 &&X == DTYPE_FP8;
+
+/* The 16 values with their scale: to[i] holds columns 2 i (low half) and 2 i + 1, or, BY_BYTES, of
+ * each four (0, 2) and (1, 3). */
+template <enum dtype T, bool BY_BYTES>
 __device__ __forceinline__ void
 product_decode(const struct product_codes<T> *codes, uint32_t to[8]) {
     constexpr int WORDS = product_codes<T>::WORDS;
@@ -130,7 +136,9 @@ product_decode(const struct product_codes<T> *codes, uint32_t to[8]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         uint32_t word = codes->word[i * WORDS / 8];
-        if (T == DTYPE_FP8) {
+        if (T == DTYPE_FP8 && BY_BYTES) {
+            to[i] = product_decode_fp8(i % 2 == 0 ? word << 8 : word, scale);
+        } else if (T == DTYPE_FP8) {
             uint32_t at = 2U * (i % 2);
             to[i] = product_decode_fp8(pick_bytes(word, 0, (at + 1) << 12 | at << 4), scale);
         } else if (T == DTYPE_FP4) {
@@ -169,64 +177,98 @@ __device__ __forceinline__ void product_slice(
     int32_t last,
     float d[NT][4]
 ) {
+    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;
     struct product_codes<W> low_codes[STAGES];
     struct product_codes<W> high_codes[STAGES];
     struct product_codes<X> x_codes[STAGES][NT];
-    int32_t column = first + 16 * (int32_t)(threadIdx.x % 4);
-    auto load = [&](int stage, int32_t at) {
-        product_load<W, true>(&low_codes[stage], low, at, at < last);
-        product_load<W, true>(&high_codes[stage], high, at, at < last);
-#pragma unroll
-        for (int t = 0; t < NT; t++) {
-            product_load<X, false>(&x_codes[stage][t], x[t], at, at < last);
-        }
-    };
+    struct product_row x_at[NT];
+    int32_t column = 16 * (int32_t)(threadIdx.x % 4);
+    low = product_at<W>(low, first + column);
+    high = product_at<W>(high, first + column);
 #pragma unroll
     for (int t = 0; t < NT; t++) {
+        x_at[t] = product_at<X>(x[t], first + column);
         d[t][0] = d[t][1] = d[t][2] = d[t][3] = 0.0F;
     }
+    auto load = [&](int stage, int32_t ahead) {
+        product_load<W, true>(&low_codes[stage], product_at<W>(low, ahead));
+        product_load<W, true>(&high_codes[stage], product_at<W>(high, ahead));
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            product_load<X, false>(&x_codes[stage][t], product_at<X>(x_at[t], ahead));
+        }
+    };
+    uint32_t a_low[8];
+    uint32_t a_high[8];
+    uint32_t b[NT][8];
+    auto decode = [&](int stage) {
+        product_decode<W, BY_BYTES>(&low_codes[stage], a_low);
+        product_decode<W, BY_BYTES>(&high_codes[stage], a_high);
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            product_decode<X, BY_BYTES>(&x_codes[stage][t], b[t]);
+        }
+    };
+    auto multiply = [&]() {
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            product_half(d[t], a_low, a_high, b[t]);
+            product_half(d[t], a_low + 4, a_high + 4, b[t] + 4);
+        }
+    };
+    int32_t chunks = (last - first) / PRODUCT_CHUNK;
 #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) {
-        load(stage, column + stage * PRODUCT_CHUNK);
+        if (stage < chunks) {
+            load(stage, stage * PRODUCT_CHUNK);
+        }
     }
-    for (int32_t chunk = first; chunk < last; chunk += STAGES * PRODUCT_CHUNK) {
+    for (int32_t chunk = 0; chunk < chunks; chunk += STAGES) {
 #pragma unroll
         for (int stage = 0; stage < STAGES; stage++) {
-            if (chunk + stage * PRODUCT_CHUNK >= last) {
+            if (chunk + stage >= chunks) {
                 break;
             }
-            uint32_t a_low[8];
-            uint32_t a_high[8];
-            uint32_t b[NT][8];
-            product_decode(&low_codes[stage], a_low);
-            product_decode(&high_codes[stage], a_high);
-#pragma unroll
-            for (int t = 0; t < NT; t++) {
-                product_decode(&x_codes[stage][t], b[t]);
+            decode(stage);
+            if (chunk + stage + STAGES < chunks) {
+                load(stage, (STAGES + stage) * PRODUCT_CHUNK);
             }
-            load(stage, column + chunk - first + (STAGES + stage) * PRODUCT_CHUNK);
+            multiply();
+        }
+        low = product_at<W>(low, STAGES * PRODUCT_CHUNK);
+        high = product_at<W>(high, STAGES * PRODUCT_CHUNK);
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            x_at[t] = product_at<X>(x_at[t], STAGES * PRODUCT_CHUNK);
+        }
+    }
+    if (first + chunks * PRODUCT_CHUNK < last) { // half a chunk: the upper lanes have no columns
+        int32_t ahead = (chunks - (chunks + STAGES - 1) / STAGES * STAGES) * PRODUCT_CHUNK;
+        load(0, ahead - (column < 32 ? 0 : 32));
+        if (column >= 32) {
+            product_clear<W>(&low_codes[0]);
+            product_clear<W>(&high_codes[0]);
 #pragma unroll
             for (int t = 0; t < NT; t++) {
-                product_half(d[t], a_low, a_high, b[t]);
-                product_half(d[t], a_low + 4, a_high + 4, b[t] + 4);
+                product_clear<X>(&x_codes[0][t]);
             }
         }
+        decode(0);
+        multiply();
     }
 }
 
-/* The tile of a block of 256 threads: 128 outputs x N rows, N = 64 or 128. Eight warps stand as
- * WARPS_M x N / 32 and take 16 MT outputs x 32 rows each. */
-#define PRODUCT_TILE_THREADS 256
-#define PRODUCT_TILE_M       128
-#define PRODUCT_AHEAD        8 /* lines of 128 bytes of each weight row: 128 KiB a block */
+/* The tile of a block: 128 outputs x N rows, N = 64 or 128; a warp takes 32 x 32 of them. */
+#define PRODUCT_TILE_M 128
+#define PRODUCT_AHEAD  8 /* lines of 128 bytes of each weight row: 128 KiB a block */
 
 template <int N> struct product_tile_shape {
+    static constexpr int THREADS = 4 * N; // all bring 16 values of the rows, each chunk
     static constexpr int WARPS_N = N / 32;
-    static constexpr int WARPS_M = 8 / WARPS_N;
-    static constexpr int MT = PRODUCT_TILE_M / 16 / WARPS_M;
+    static constexpr int MT = 2;
     static constexpr int NT = 4;
-    static constexpr int INPUT_VALUES = N / 4;              // that a thread brings: 16 or 32
-    static constexpr int INPUT_THREADS = 64 / INPUT_VALUES; // a row
+    static constexpr int PIECES =
+        PRODUCT_TILE_M / N; // of 16 values of the weight, that each brings
     static constexpr int BUFFER_BYTES = (PRODUCT_TILE_M + N) * PRODUCT_CHUNK * 2;
     static constexpr int STAGED_STRIDE = PRODUCT_TILE_M + 4; // floats, keeps banks apart
     static constexpr int STAGED_BYTES = N * STAGED_STRIDE * 4;
@@ -235,12 +277,12 @@ template <int N> struct product_tile_shape {
 };
 
 /* Which row of the tile thread `thread` brings: its weight row, its input row. */
-__device__ __forceinline__ int32_t product_tile_output(int32_t thread) {
-    return thread / 2;
+template <int N> __device__ __forceinline__ int32_t product_tile_output(int32_t thread) {
+    return thread * product_tile_shape<N>::PIECES / 4;
 }
 
-template <int N> __device__ __forceinline__ int32_t product_tile_input(int32_t thread) {
-    return thread / product_tile_shape<N>::INPUT_THREADS;
+__device__ __forceinline__ int32_t product_tile_input(int32_t thread) {
+    return thread / 4;
 }
 
 /* A row of the tile in shared memory is 64 bf16, eight units of 16 bytes, exchanged so that neither
@@ -251,12 +293,12 @@ product_unit(unsigned char *tile, int32_t row, int32_t unit) {
 }
 
 /* Decodes 16 values that are columns [16 piece, 16 piece + 16) of a chunk into the tile. */
-template <enum dtype T>
+template <enum dtype T, bool BY_BYTES>
 __device__ __forceinline__ void product_stage(
     const struct product_codes<T> *codes, unsigned char *tile, int32_t row, int32_t piece
 ) {
     uint32_t v[8];
-    product_decode(codes, v);
+    product_decode<T, BY_BYTES>(codes, v);
     *reinterpret_cast<uint4 *>(product_unit(tile, row, 2 * piece)) =
         make_uint4(v[0], v[1], v[2], v[3]);
     *reinterpret_cast<uint4 *>(product_unit(tile, row, 2 * piece + 1)) =
@@ -308,7 +350,7 @@ __device__ __forceinline__ void product_tile_chunk(
     }
 }
 
-/* A block of 256 threads: total[m][t] = 16 outputs x 8 rows over columns [first, last), where `first`
+/* A block of THREADS: total[m][t] = 16 outputs x 8 rows over columns [first, last), where `first`
  * begins a slice of `slice` columns; with WALKS sums of slices are added in their order, without it
  * [first, last) lies within one slice. `weight` and `input` are the rows that product_tile_output and
  * product_tile_input name. `shared` has SHARED_BYTES, 128-byte aligned; barriers inside, none needed
@@ -324,37 +366,45 @@ __device__ __forceinline__ void product_tile(
     float total[product_tile_shape<N>::MT][product_tile_shape<N>::NT][4]
 ) {
     using shape = struct product_tile_shape<N>;
-    constexpr int PIECES = shape::INPUT_VALUES / 16;
+    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;
     int32_t thread = (int32_t)threadIdx.x;
-    int32_t output_row = product_tile_output(thread);
-    int32_t output_piece = thread % 2 * 2;
-    int32_t input_row = product_tile_input<N>(thread);
-    int32_t input_piece = thread % shape::INPUT_THREADS * PIECES;
-    struct product_codes<W> w[2];
-    struct product_codes<X> x[PIECES];
+    int32_t output_row = product_tile_output<N>(thread);
+    int32_t output_piece = thread * shape::PIECES % 4;
+    int32_t input_row = product_tile_input(thread);
+    int32_t input_piece = thread % 4;
     // Loads are one chunk ahead, which hides the L2 cache's latency but not the memory's: weights are
-    // asked for well before. Both threads of a row take every second line.
+    // asked for well before. The threads of a row take its lines in turn.
+    constexpr int THREADS_PER_ROW = 4 / shape::PIECES;
+    constexpr int LINE = 128 * 4 / product_codes<W>::WORDS; // columns of 128 bytes
     auto prefetch = [&](int32_t column) {
         if (column < last) {
-            prefetch_line(weight.data + (size_t)column * product_codes<W>::WORDS / 4);
+            prefetch_line(product_at<W>(weight, column).data);
         }
     };
-    constexpr int LINE = 128 * 4 / product_codes<W>::WORDS; // columns of 128 bytes
 #pragma unroll
-    for (int i = 0; i < PRODUCT_AHEAD; i += 2) {
-        prefetch(first + (i + thread % 2) * LINE);
+    for (int i = 0; i < PRODUCT_AHEAD; i += THREADS_PER_ROW) {
+        prefetch(first + (i + thread % THREADS_PER_ROW) * LINE);
     }
+    struct product_codes<W> w[shape::PIECES];
+    struct product_codes<X> x;
+    struct product_row w_at = product_at<W>(weight, first + 16 * output_piece);
+    struct product_row x_at = product_at<X>(input, first + 16 * input_piece);
     auto load = [&](int32_t chunk) {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int32_t column = chunk + 16 * (output_piece + i);
-            product_load<W, false>(&w[i], weight, column, column < last);
+        for (int i = 0; i < shape::PIECES; i++) {
+            if (chunk + 16 * (output_piece + i) < last) {
+                product_load<W, false>(&w[i], product_at<W>(w_at, 16 * i));
+            } else {
+                product_clear<W>(&w[i]);
+            }
         }
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            int32_t column = chunk + 16 * (input_piece + i);
-            product_load<X, false>(&x[i], input, column, column < last);
+        if (chunk + 16 * input_piece < last) {
+            product_load<X, false>(&x, x_at);
+        } else {
+            product_clear<X>(&x);
         }
+        w_at = product_at<W>(w_at, PRODUCT_CHUNK);
+        x_at = product_at<X>(x_at, PRODUCT_CHUNK);
     };
     float sum[shape::MT][shape::NT][4]; // of a slice, when there are several
     auto fold = [&](bool is_first) {
@@ -380,15 +430,12 @@ __device__ __forceinline__ void product_tile(
         unsigned char *outputs = shared + (is_odd ? shape::BUFFER_BYTES : 0);
         unsigned char *inputs = outputs + PRODUCT_TILE_M * PRODUCT_CHUNK * 2;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            product_stage(&w[i], outputs, output_row, output_piece + i);
+        for (int i = 0; i < shape::PIECES; i++) {
+            product_stage<W, BY_BYTES>(&w[i], outputs, output_row, output_piece + i);
         }
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            product_stage(&x[i], inputs, input_row, input_piece + i);
-        }
+        product_stage<X, BY_BYTES>(&x, inputs, input_row, input_piece);
         load(chunk + PRODUCT_CHUNK);
-        if (thread % 2 == 0) {
+        if (thread % THREADS_PER_ROW == 0) {
             prefetch(chunk + PRODUCT_AHEAD * LINE);
         }
         __syncthreads();
