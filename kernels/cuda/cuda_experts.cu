@@ -31,7 +31,7 @@
 #define NARROW_ENTRIES (8 * NARROW_COLUMNS)
 #define WIDE_ENTRIES   (8 * WIDE_COLUMNS)
 #define THREADS        256 /* of the kernels other than the product */
-#define PLAN_THREADS   1024
+#define PLAN_THREADS   512
 
 /* Some entries of one expert: [first, first + count) of its list. */
 struct experts_item {
