@@ -18,7 +18,6 @@
 
 #include <math.h>
 
-#define TILE         16                         // rows and depth of a product, channels of a pair
 #define PAIRS        (CUDA_HEAD_DIM_MAX / TILE) // of 8-channel tiles
 #define WARP_PAIRS   (PAIRS / WARPS)            // warp w has pairs w, w + 8, ...
 #define SCORE_STRIDE (KEYS + 8)                 // 8 more: no bank conflicts
@@ -279,7 +278,7 @@ __device__ void store_heads(
     uint16_t *to = op->output + ((int64_t)row * op->heads + head) * op->dim;
     for (int32_t i = thread_index(); i < heads * units; i += THREADS) {
         const unsigned char *from = rows + i / units * plan->stride + i % units * 16;
-        *(uint4 *)(to + (int64_t)i * 8) = *(const uint4 *)from;
+        *(uint4 *)(to + (int64_t)i * 8) = from_key_order(*(const uint4 *)from);
     }
 }
 
@@ -301,6 +300,16 @@ __device__ void fetch_query(
     }
 }
 
+/* What this thread fetched has come. */
+template <int M_TILES>
+__device__ void order_query(const struct attention_plan *plan, unsigned char *shared, int32_t dim) {
+    int32_t units = dim / 8;
+    for (int32_t i = thread_index(); i < M_TILES * TILE * units; i += THREADS) {
+        uint4 *at = (uint4 *)(shared + i / units * plan->stride + i % units * 16);
+        *at = to_key_order(*at);
+    }
+}
+
 template <int M_TILES>
 __global__ void __launch_bounds__(THREADS)
     attention_kernel(struct mark mark, struct attention_op op, struct attention_plan plan) {
@@ -319,6 +328,8 @@ __global__ void __launch_bounds__(THREADS)
     struct softmax softmax = {-1e30F, 0.0F};
     struct value_sums<M_TILES> sums = {};
     fetch_records(&op, &plan, &list, shared, 0);
+    copy_async_wait<0>();
+    order_query<M_TILES>(&plan, shared, op.dim);
     for (int32_t at = 0; at < list.total; at += KEYS) {
         copy_async_wait<0>();
         __syncthreads(); // the keys before have met their probabilities

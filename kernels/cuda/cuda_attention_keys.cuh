@@ -1,5 +1,8 @@
 /* Keys of attention: which records a row meets, their bytes on the way into shared memory, and their
  * values there as bf16, exactly: codes times scales have at most 6 significant bits.
+ *
+ * Within every 8 channels the order in shared memory is 0 4 1 5 2 6 3 7, since nibbles of a word come
+ * apart most cheaply that way. Queries are brought into that order, what is summed out of it again.
  */
 #ifndef HEARTH_KERNELS_CUDA_ATTENTION_KEYS_CUH
 #define HEARTH_KERNELS_CUDA_ATTENTION_KEYS_CUH
@@ -8,9 +11,11 @@
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
-#define KEYS    64                             // of a block of keys
-#define AT_ONCE 4                              // keys of a warp whose loads are under way together
-#define UNITS   (CUDA_HEAD_DIM_MAX / 8 / WARP) // of 8 channels, per lane and key
+#define KEYS    64 // of a block of keys
+#define AT_ONCE 4  // keys of a warp whose loads are under way together
+#define TILE    16 // rows and depth of a product; channels of a lane
+
+static_assert(CUDA_HEAD_DIM_MAX == TILE * WARP, "a lane has 16 channels of a record");
 
 /* Shared memory of a block, offsets in bytes; the queries come first. */
 struct attention_plan {
@@ -142,9 +147,9 @@ __device__ void fetch_records(
     copy_async_commit();
 }
 
-/* 8 channels of a record as they lie there. */
-struct raw_unit {
-    uint32_t low, high; // window: 8 codes; entry: 8 codes in `low`
+/* One lane's share of a record, as it lies there: 16 channels. */
+struct raw_channels {
+    uint32_t codes[4]; // window: 4 to a word; entry: 8 to a word, in two
     uint8_t scale;
 };
 
@@ -156,66 +161,112 @@ __device__ __forceinline__ uint32_t load_word(const uint8_t *from) {
            (uint32_t)from[3] << 24;
 }
 
-__device__ __forceinline__ struct raw_unit
-load_unit(const uint8_t *record, bool is_window, int32_t dim, int32_t unit) {
-    struct raw_unit raw = {0, 0, 0};
-    if (record == nullptr || unit * 8 >= dim) {
+__device__ __forceinline__ struct raw_channels
+load_channels(const uint8_t *record, bool is_window, int32_t dim, int32_t lane) {
+    struct raw_channels raw = {};
+    if (record == nullptr || TILE * lane >= dim) {
         return raw;
     }
-    if (!is_window) {
-        raw.low = load_word(record + 4 * unit);
-        raw.scale = record[dim / 2 + unit / 2];
-        return raw;
-    }
-    if ((uintptr_t)record % 8 == 0) {
-        uint2 codes = *(const uint2 *)(record + 8 * unit);
-        raw.low = codes.x;
-        raw.high = codes.y;
+    const uint8_t *from = record + (is_window ? TILE : TILE / 2) * lane;
+    if ((uintptr_t)from % 16 == 0 && is_window) {
+        uint4 codes = *(const uint4 *)from;
+        raw.codes[0] = codes.x;
+        raw.codes[1] = codes.y;
+        raw.codes[2] = codes.z;
+        raw.codes[3] = codes.w;
+    } else if ((uintptr_t)from % 8 == 0 && !is_window) {
+        uint2 codes = *(const uint2 *)from;
+        raw.codes[0] = codes.x;
+        raw.codes[1] = codes.y;
     } else {
-        raw.low = load_word(record + 8 * unit);
-        raw.high = load_word(record + 8 * unit + 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            raw.codes[i] = i < 2 || is_window ? load_word(from + 4 * i) : 0;
+        }
     }
-    raw.scale = record[dim + unit / 4];
+    raw.scale = is_window ? record[dim + lane / 2] : record[dim / 2 + lane];
     return raw;
 }
 
-/* Two E4M3 codes, in bytes 1 and 3, to bf16: their bits in place are 2^-120 times the value. */
+/* Two E4M3 codes, in bytes 1 and 3, to bf16: their bits in place are 2^-120 times the value. The
+ * other bytes may hold anything. */
 __device__ __forceinline__ uint32_t e4m3_to_bf16(uint32_t codes) {
     uint32_t bits = (codes & 0x80008000U) | ((codes >> 4) & 0x07f007f0U);
     return bf16x2_multiply(bits, 0x7b807b80U);
 }
 
-__device__ __forceinline__ uint4 decode_window(struct raw_unit raw) {
-    uint32_t scale = raw.scale == 0 ? 0x40U : raw.scale == 255 ? 0x7fc0U : raw.scale * 0x80U;
-    scale *= 0x10001U;
+/* 8 codes of a window record; `scale` is bf16, twice. */
+__device__ __forceinline__ uint4 decode_window(uint32_t low, uint32_t high, uint32_t scale) {
     uint4 out;
-    out.x = bf16x2_multiply(e4m3_to_bf16(pick_bytes(raw.low, 0, 0x1404)), scale);
-    out.y = bf16x2_multiply(e4m3_to_bf16(pick_bytes(raw.low, 0, 0x3424)), scale);
-    out.z = bf16x2_multiply(e4m3_to_bf16(pick_bytes(raw.high, 0, 0x1404)), scale);
-    out.w = bf16x2_multiply(e4m3_to_bf16(pick_bytes(raw.high, 0, 0x3424)), scale);
+    out.x = bf16x2_multiply(e4m3_to_bf16(pick_bytes(low, high, 0x4400)), scale);
+    out.y = bf16x2_multiply(e4m3_to_bf16(pick_bytes(low, high, 0x5511)), scale);
+    out.z = bf16x2_multiply(e4m3_to_bf16(pick_bytes(low, high, 0x6622)), scale);
+    out.w = bf16x2_multiply(e4m3_to_bf16(pick_bytes(low, high, 0x7733)), scale);
     return out;
 }
 
-/* Two E2M1 codes, each in the low nibbles of both bytes of a half: bits in place are 2^-126 times
- * the value. Two products, since 2^126 times a scale would overflow. */
-__device__ __forceinline__ uint32_t e2m1_to_bf16(uint32_t codes, uint32_t scale) {
-    uint32_t bits = ((codes << 4) & 0x80008000U) | ((codes << 6) & 0x01c001c0U);
+/* Two E2M1 codes: bits in place are 2^-126 times the value. 2^126 times a scale would overflow, so
+ * it takes two products. */
+__device__ __forceinline__ uint32_t
+e2m1_to_bf16(uint32_t signs, uint32_t magnitudes, uint32_t scale) {
+    uint32_t bits = (signs & 0x80008000U) | (magnitudes & 0x01c001c0U);
     return bf16x2_multiply(bf16x2_multiply(bits, 0x7e807e80U), scale);
 }
 
-__device__ __forceinline__ uint4 decode_entry(struct raw_unit raw) {
-    uint32_t scale = e4m3_to_bf16(raw.scale * 0x01000100U);
-    uint32_t even = raw.low & 0x0f0f0f0fU;
-    uint32_t odd = (raw.low >> 4) & 0x0f0f0f0fU;
+/* 8 codes of an entry, of which 0 and 4, 1 and 5, ... stand at the same place of their halves. */
+__device__ __forceinline__ uint4 decode_entry(uint32_t codes, uint32_t scale) {
     uint4 out;
-    out.x = e2m1_to_bf16(pick_bytes(even, odd, 0x4400), scale);
-    out.y = e2m1_to_bf16(pick_bytes(even, odd, 0x5511), scale);
-    out.z = e2m1_to_bf16(pick_bytes(even, odd, 0x6622), scale);
-    out.w = e2m1_to_bf16(pick_bytes(even, odd, 0x7733), scale);
+    out.x = e2m1_to_bf16(codes << 12, codes << 6, scale);
+    out.y = e2m1_to_bf16(codes << 8, codes << 2, scale);
+    out.z = e2m1_to_bf16(codes << 4, codes >> 2, scale);
+    out.w = e2m1_to_bf16(codes, codes >> 6, scale);
     return out;
 }
 
-/* Keys [at, at + 64) as bf16 rows; zeros behind the last one. */
+/* Writes a lane's 16 channels. Every other four lanes write their second 8 first: so 8 lanes at a
+ * time fall into different banks. */
+__device__ __forceinline__ void
+store_channels(unsigned char *row, const struct raw_channels *raw, bool is_window, int32_t lane) {
+    uint32_t scale = raw->scale * 0x800080U;
+    if (!is_window) {
+        scale = e4m3_to_bf16(raw->scale * 0x01000100U);
+    } else if (raw->scale == 0 || raw->scale == 255) {
+        scale = raw->scale == 0 ? 0x00400040U : 0x7fc07fc0U;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        bool is_second = (i + lane / 4) % 2 != 0;
+        uint4 *to = (uint4 *)(row + 2 * TILE * lane + (is_second ? TILE : 0));
+        if (is_window) {
+            uint32_t low = is_second ? raw->codes[2] : raw->codes[0];
+            uint32_t high = is_second ? raw->codes[3] : raw->codes[1];
+            *to = decode_window(low, high, scale);
+        } else {
+            *to = decode_entry(is_second ? raw->codes[1] : raw->codes[0], scale);
+        }
+    }
+}
+
+/* 8 bf16 into the order that rows of keys have, and back. */
+__device__ __forceinline__ uint4 to_key_order(uint4 x) {
+    return make_uint4(
+        pick_bytes(x.x, x.z, 0x5410),
+        pick_bytes(x.x, x.z, 0x7632),
+        pick_bytes(x.y, x.w, 0x5410),
+        pick_bytes(x.y, x.w, 0x7632)
+    );
+}
+
+__device__ __forceinline__ uint4 from_key_order(uint4 x) {
+    return make_uint4(
+        pick_bytes(x.x, x.y, 0x5410),
+        pick_bytes(x.z, x.w, 0x5410),
+        pick_bytes(x.x, x.y, 0x7632),
+        pick_bytes(x.z, x.w, 0x7632)
+    );
+}
+
+/* Keys [at, at + 64) as bf16 rows; zeros behind the last one (codes and scale 0 of an entry). */
 __device__ void decode_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
@@ -228,7 +279,7 @@ __device__ void decode_records(
     int32_t lane = thread_index() % WARP;
     for (int32_t first = 0; first < KEYS / WARPS; first += AT_ONCE) {
         int32_t base = thread_index() / WARP * (KEYS / WARPS) + first;
-        struct raw_unit raw[AT_ONCE][UNITS];
+        struct raw_channels raw[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             int32_t key = base + i;
@@ -239,23 +290,13 @@ __device__ void decode_records(
                     record = shared + plan->records + key * plan->window_bytes;
                 }
             }
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                bool is_window = at + key < list->windows;
-                raw[i][u] = load_unit(record, is_window, op->dim, lane + u * WARP);
-            }
+            raw[i] = load_channels(record, at + key < list->windows, op->dim, lane);
         }
+        if (TILE * lane < op->dim) {
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            int32_t key = base + i;
-            unsigned char *to = shared + plan->keys + key * plan->stride;
-#pragma unroll
-            for (int u = 0; u < UNITS; u++) {
-                int32_t unit = lane + u * WARP;
-                if (unit * 8 < op->dim) {
-                    *(uint4 *)(to + 16 * unit) = at + key < list->windows ? decode_window(raw[i][u])
-                                                                          : decode_entry(raw[i][u]);
-                }
+            for (int i = 0; i < AT_ONCE; i++) {
+                unsigned char *row = shared + plan->keys + (base + i) * plan->stride;
+                store_channels(row, &raw[i], at + base + i < list->windows, lane);
             }
         }
     }

@@ -223,6 +223,67 @@ static void attention_case(struct check *check, const struct attention_shape *sh
     check_alone(check, &c);
 }
 
+#define CODES 256
+
+/* All codes under all scales: a row has one window key and one entry, one of them zero, scores of 0
+ * and a sink that weighs nothing, so that its output is half of the other one, exactly. */
+static void formats_case(struct check *check, int32_t dim) {
+    if (!check_case(check, "attention", "codes and scales, d %d", dim)) {
+        return;
+    }
+    static const int32_t tokens[] = {CODES};
+    struct check_caches_options options = {
+        .sequences = 1,
+        .ratio = 1,
+        .dim = dim,
+        .index_dim = 32,
+        .window = 1,
+        .tokens = tokens,
+        .read_only = true,
+    };
+    struct check_caches caches = check_caches(check, &options);
+    struct row_segment segment = {0, CODES, 0};
+    struct attention_op op = {.heads = 1, .dim = dim, .window = 1, .topk = 1, .scale = 1.0F};
+    size_t width = (size_t)dim;
+    uint8_t *fresh = check_input(check, CODES, window_record_bytes(dim));
+    int32_t *selected = check_input(check, CODES, sizeof *selected);
+    int32_t *counts = check_input(check, CODES, sizeof *counts);
+    float *sink = check_input(check, CHECK_SHARED, sizeof *sink);
+    *sink = -1e4F;
+    for (int32_t row = 0; row < CODES; row++) {
+        uint8_t *record = fresh + (size_t)row * window_record_bytes(dim);
+        uint8_t *entry = caches.views[0].blocks[row / caches.source.entries];
+        entry += caches.source.main_offset;
+        entry += (size_t)(row % caches.source.entries) * caches.source.main_record_bytes;
+        selected[row] = row;
+        counts[row] = 1;
+        memset(entry, 0, caches.source.main_record_bytes);
+        if (row % 2 == 0) { // 2^-107 to 2^119: nothing is subnormal, the largest code is finite
+            check_fill_bytes(check, record, width);
+            for (size_t g = 0; g < width / 32; g++) {
+                record[width + g] = (uint8_t)(20 + (row * 7 + (int32_t)g * 13) % 227);
+            }
+        } else {
+            check_fill_bytes(check, entry, width / 2);
+            for (size_t g = 0; g < width / 16; g++) {
+                entry[width / 2 + g] = (uint8_t)(row / 2 + (int32_t)g * 31);
+            }
+        }
+    }
+    op.segments = check_segments(check, &segment, 1);
+    op.fresh_segments = op.segments;
+    op.views = caches.views;
+    op.query = check_input(check, CODES, width * sizeof *op.query); // zeros
+    op.fresh = fresh;
+    op.source = caches.source;
+    op.selected = selected;
+    op.selected_count = counts;
+    op.sink = sink;
+    op.output = check_output(check, CODES, width * sizeof *op.output);
+    CHECK_RUN(check, attention, op);
+    check_bits(check, "output", op.output, CODES * width * sizeof *op.output);
+}
+
 void check_attention(struct check *check) {
     static const struct attention_shape shapes[] = {
         {"window",
@@ -279,6 +340,8 @@ void check_attention(struct check *check) {
     for (int32_t i = 0; i < count; i++) {
         attention_case(check, &shapes[i]);
     }
+    formats_case(check, 96);
+    formats_case(check, 512);
 }
 
 #define BENCH_VARIANTS 4
