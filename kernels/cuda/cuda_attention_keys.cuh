@@ -227,12 +227,8 @@ __device__ __forceinline__ uint4 decode_entry(uint32_t codes, uint32_t scale) {
  * time fall into different banks. */
 __device__ __forceinline__ void
 store_channels(unsigned char *row, const struct raw_channels *raw, bool is_window, int32_t lane) {
-    uint32_t scale = raw->scale * 0x800080U;
-    if (!is_window) {
-        scale = e4m3_to_bf16(raw->scale * 0x01000100U);
-    } else if (raw->scale == 0 || raw->scale == 255) {
-        scale = raw->scale == 0 ? 0x00400040U : 0x7fc07fc0U;
-    }
+    // E8M0 is a bf16 exponent; packing gives no byte 0 or 255, which would mean something else
+    uint32_t scale = is_window ? raw->scale * 0x800080U : e4m3_to_bf16(raw->scale * 0x01000100U);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         bool is_second = (i + lane / 4) % 2 != 0;
