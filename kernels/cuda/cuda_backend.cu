@@ -22,34 +22,6 @@
 
 #define CUDA_NUMERICS 1
 
-/* Launchers that are not there yet: null, and opening says which. */
-__attribute__((weak)) CUDA_OP(embed);
-__attribute__((weak)) CUDA_OP(stream_mix);
-__attribute__((weak)) CUDA_OP(stream_collapse);
-__attribute__((weak)) CUDA_OP(stream_update);
-__attribute__((weak)) CUDA_OP(norm);
-__attribute__((weak)) CUDA_OP(quantize);
-__attribute__((weak)) CUDA_OP(linear);
-__attribute__((weak)) CUDA_OP(rope_table);
-__attribute__((weak)) CUDA_OP(rotate);
-__attribute__((weak)) CUDA_OP(window_pack);
-__attribute__((weak)) CUDA_OP(window_commit);
-__attribute__((weak)) CUDA_OP(compress_pool);
-__attribute__((weak)) CUDA_OP(entry_store);
-__attribute__((weak)) CUDA_OP(index_quantize);
-__attribute__((weak)) CUDA_OP(index_select);
-__attribute__((weak)) CUDA_OP(attention);
-__attribute__((weak)) CUDA_OP(route);
-__attribute__((weak)) CUDA_OP(experts);
-__attribute__((weak)) CUDA_OP(engram_gather);
-__attribute__((weak)) CUDA_OP(engram_gate);
-__attribute__((weak)) CUDA_OP(keep_rows);
-__attribute__((weak)) size_t cuda_linear_scratch(const struct backend_options *limits);
-__attribute__((weak)) size_t cuda_experts_scratch(const struct backend_options *limits);
-__attribute__((weak)) size_t cuda_index_scratch(const struct backend_options *limits);
-__attribute__((weak)) size_t cuda_attention_scratch(const struct backend_options *limits);
-__attribute__((weak)) size_t cuda_stream_scratch(const struct backend_options *limits);
-
 /* ---- faults ----------------------------------------------------------------------------------- */
 
 const char *cuda_op_name(enum cuda_op op) {
@@ -262,12 +234,8 @@ static result cuda_probe(int32_t device, struct backend_facts *out, struct error
 
 /* ---- life ------------------------------------------------------------------------------------- */
 
-/* The launchers of a table, and which is missing. */
-static const char *fill_ops(struct backend *backend) {
-#define OP(name)                                                                                   \
-    backend->name = cuda_##name;                                                                   \
-    missing = backend->name == NULL ? #name : missing
-    const char *missing = NULL;
+static void fill_ops(struct backend *backend) {
+#define OP(name) backend->name = cuda_##name
     OP(embed);
     OP(stream_mix);
     OP(stream_collapse);
@@ -290,7 +258,6 @@ static const char *fill_ops(struct backend *backend) {
     OP(engram_gate);
     OP(keep_rows);
 #undef OP
-    return missing;
 }
 
 static void cuda_close(struct backend *backend) {
@@ -348,7 +315,7 @@ static uint64_t cuda_scratch_bytes(const struct backend_options *options) {
     };
     size_t most = 0;
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
-        size_t needed = parts[i] == NULL ? 0 : parts[i](options);
+        size_t needed = parts[i](options);
         most = needed > most ? needed : most;
     }
     return most;
@@ -447,21 +414,8 @@ cuda_open(const struct backend_options *options, struct backend **out, struct er
     );
     ASSERT(length > 0 && (size_t)length < sizeof host->description);
     fill_table(cuda);
-    const char *missing = fill_ops(&cuda->backend);
-    result opened = OK;
-    if (missing != NULL) {
-        opened = error_set(
-            error,
-            RESULT_UNSUPPORTED,
-            0,
-            __FILE__,
-            __LINE__,
-            "backend cuda: it cannot run a model yet: '%s' is missing",
-            missing
-        );
-    } else {
-        opened = start(cuda, options, error);
-    }
+    fill_ops(&cuda->backend);
+    result opened = start(cuda, options, error);
     if (is_failed(opened)) {
         cuda_close(&cuda->backend);
         return opened;
