@@ -86,11 +86,14 @@ static size_t draft_host(uint8_t *base, const struct draft_shape *shape, struct 
     return pieces.used;
 }
 
-uint64_t
-draft_scratch_bytes(const struct model_config *config, const struct forward_options *options) {
+struct memory_bytes
+draft_measure(const struct model_config *config, const struct forward_options *options) {
     struct draft measured = {0};
     struct draft_shape shape = shape_of(config, options);
-    return draft_arena(NULL, &shape, &measured) + draft_host(NULL, &shape, &measured);
+    return (struct memory_bytes){
+        .device = draft_arena(NULL, &shape, &measured),
+        .host = draft_host(NULL, &shape, &measured),
+    };
 }
 
 static void draft_cleanup(struct draft **draft) {
@@ -534,6 +537,7 @@ static result pass(
     struct error *error
 ) {
     draft_begin(draft, requests, count);
+    draft->forward->logits_ready = 0; // the buffer is the head products' from here on
     for (int32_t stage = 0; stage < draft->config->draft_layers; stage++) {
         draft_stage(draft, stage);
     }

@@ -20,9 +20,9 @@
 
 struct draft;
 
-/* Bytes that draft_create takes beside the forward pass's own buffers. */
-uint64_t
-draft_scratch_bytes(const struct model_config *config, const struct forward_options *options);
+/* What draft_create takes beside the forward pass's own buffers. */
+struct memory_bytes
+draft_measure(const struct model_config *config, const struct forward_options *options);
 
 /* The forward pass is borrowed and outlives the object; it exports targets, and its cache's layout has
  * draft rings (kv_layout_add_draft). Expected errors: MEMORY; LIMIT (a step has fewer rows than a block). */

@@ -3,6 +3,7 @@
 #include "engine_internal.h"
 #include "engram.h"
 #include "grammar_vocabulary.h"
+#include "model_device.h"
 #include "tokenizer.h"
 
 #include "base/json.h"
@@ -109,10 +110,13 @@ open_compute(struct engine *engine, const struct engine_options *options, struct
     const struct engine_plan *plan = &engine->plan;
     struct backend_options shape;
     forward_backend_options(config, plan->step_rows_max, plan->context_max, &shape);
-    shape.name = options->backend == NULL ? "cpu" : options->backend;
+    shape.name = plan->backend;
     shape.threads = options->threads;
     shape.isa = options->isa;
     TRY(backend_open(&shape, &engine->backend, error));
+    if (!engine->backend->is_host_memory) {
+        TRY(model_to_device(engine->model, engine->backend, plan->has_host_tables, error));
+    }
     struct kv_layout layout;
     TRY(kv_layout_make(config, &layout, error));
     if (plan->has_draft_stages) {
@@ -368,13 +372,13 @@ void engine_close(struct engine *engine) {
     draft_destroy(engine->draft);
     forward_destroy(engine->forward);
     kv_cache_deinit(&engine->cache);
+    model_close(engine->model);
     if (engine->backend != NULL) {
         backend_close(engine->backend);
     }
     engram_destroy(engine->engram);
     chat_wording_destroy(engine->wording);
     tokenizer_destroy(engine->tokenizer);
-    model_close(engine->model);
     free(engine);
 }
 

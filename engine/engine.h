@@ -53,7 +53,9 @@ MUST_CHECK result window_replays_parse(
 
 struct engine_options {
     const char *model_directory;
-    const char *backend;   /* null: "cpu" */
+    /* Null: "cpu"; "cuda"; "auto": cuda when there is a device that can be used and the plan fits it,
+     * else cpu. */
+    const char *backend;
     const char *isa;       /* null: best of this machine; "plain", "avx2", "avx512" */
     int32_t threads;       /* 0: one per available core */
     int32_t context_max;   /* tokens per sequence; 0: the model's max_position_embeddings */
@@ -67,7 +69,10 @@ struct engine_options {
      * valuable first: what they hold is cached, and found or computed again when they go on. */
     int64_t kv_tokens_max;
     int32_t step_rows_max; /* largest token budget of one step; 0: chosen by the backend */
-    uint64_t memory_max;   /* bytes beside the mapped weights; 0: 80 % of what is available now */
+    uint64_t
+        memory_max; /* host memory beside the mapped weights; 0: 80 % of what is available now */
+    uint64_t
+        device_memory_max; /* of a device: weights and all; 0: what is free now, less a reserve */
     /* The KV store. Content that is cached is found by every sequence, and after a restart. */
     const char *cache_directory;     /* of the disk tier; null: none */
     uint64_t cache_disk_bytes;       /* 0: 16 GiB, at most a quarter of the free space */
@@ -85,7 +90,17 @@ struct engine_options {
 
 /* What would be allocated and mapped, from headers alone: printed before loading. */
 struct engine_plan {
-    uint64_t weights_mapped;     /* bytes of mapped files */
+    const char *backend; /* static: "cpu", "cuda" */
+    char
+        backend_note[256]; /* asked for "auto": why the device that is there is not used; else "" */
+    /* With a backend that has memory of its own; else 0. */
+    bool has_device;
+    bool has_host_tables;         /* Engram tables do not fit and lie in host memory */
+    uint64_t device_weight_bytes; /* without tables in host memory */
+    uint64_t device_bytes;        /* weights, blocks, windows, scratch: all that lies there */
+    uint64_t device_memory_max;
+    uint64_t host_table_bytes;
+    uint64_t weights_mapped; /* bytes of mapped files; with a device, only while they are copied */
     uint64_t kv_bytes_per_token; /* as allocated: block bytes / 128 */
     uint64_t kv_pool_bytes;
     uint64_t window_bytes_per_sequence;
@@ -97,7 +112,7 @@ struct engine_plan {
     uint64_t tier_bytes;   /* buffers of the tiers: queue to disk, batches that are read */
     uint64_t scratch_bytes;
     uint64_t total_beside_weights; /* kv_pool, snapshot, prefix, other, host, tier, scratch */
-    uint64_t memory_max;
+    uint64_t memory_max;           /* for what of it lies in host memory, and host tables */
     /* What one decoded token reads of the weights and multiplies with them (routed experts by their
      * share, no embedding and Engram tables), and the head's part of the multiplications. */
     uint64_t token_weight_bytes, token_multiplies, head_multiplies;

@@ -27,6 +27,7 @@
 #define ENGINE_SEQUENCES_DEFAULT 4
 #define ENGINE_SEQUENCES_MAX     4096
 #define ENGINE_STEP_ROWS_CPU     256
+#define ENGINE_STEP_ROWS_DEVICE  2048
 #define ENGINE_STEP_ROWS_MAX     65536
 #define ENGINE_FORWARD_NUMERICS  1U /* raised whenever forward or sampler change a bit */
 /* Of what is still to be sampled no more counts for the slack: hardly a turn is longer. */

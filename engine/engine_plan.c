@@ -3,8 +3,13 @@
 #include <unistd.h>
 
 #include "engine_internal.h"
+#include "model_device.h"
 
 #define DEFAULT_SHARE_PERCENT 80
+/* Of a device's free memory, for what is not counted: its context, code, recorded steps, library
+ * workspaces. */
+#define DEVICE_RESERVE_BYTES ((uint64_t)512 << 20)
+#define DEVICE_RESERVE_PART  32
 /* Ids and node of a block, rounded up; the tree's tables are measured exactly afterwards. */
 #define CACHE_BLOCK_TABLE_BYTES 2048
 
@@ -110,7 +115,8 @@ static result fill_counts(
     if (sequences < 1 || sequences > ENGINE_SEQUENCES_MAX) {
         FAIL(error, INVALID_INPUT, "%d sequences, not 1 to %d", sequences, ENGINE_SEQUENCES_MAX);
     }
-    int32_t rows = options->step_rows_max == 0 ? ENGINE_STEP_ROWS_CPU : options->step_rows_max;
+    int32_t rows_default = plan->has_device ? ENGINE_STEP_ROWS_DEVICE : ENGINE_STEP_ROWS_CPU;
+    int32_t rows = options->step_rows_max == 0 ? rows_default : options->step_rows_max;
     if (rows < 1 || rows > ENGINE_STEP_ROWS_MAX) {
         FAIL(error, INVALID_INPUT, "%d rows a step, not 1 to %d", rows, ENGINE_STEP_ROWS_MAX);
     }
@@ -184,13 +190,25 @@ void engine_tier_options(
     };
 }
 
-/* Bytes of the cache with `beside` blocks more than live sequences need, and of what finds them. */
-static void measure_cache(
+static struct memory_bytes sum(struct memory_bytes a, struct memory_bytes b) {
+    return (struct memory_bytes){.device = a.device + b.device, .host = a.host + b.host};
+}
+
+/* Of host memory when the backend has none of its own. */
+static uint64_t on_host(const struct engine_plan *plan, struct memory_bytes bytes) {
+    return bytes.host + (plan->has_device ? 0 : bytes.device);
+}
+
+static uint64_t what_is_left(uint64_t all, uint64_t taken) {
+    return all > taken ? all - taken : 0;
+}
+
+/* The cache with the plan's blocks beside those of live sequences, and what finds them. */
+static struct memory_bytes measure_cache(
     const struct engine_options *options,
     const struct model_config *config,
     const struct kv_layout *layout,
-    struct engine_plan *plan,
-    uint64_t *out
+    struct engine_plan *plan
 ) {
     struct kv_cache_size size;
     struct kv_cache_shape shape = engine_cache_shape(plan, layout);
@@ -211,22 +229,25 @@ static void measure_cache(
     plan->prefix_bytes = found.prefix_bytes + found.other_bytes;
     uint64_t slots = (uint64_t)found.snapshots * layout->state_bytes;
     plan->snapshot_bytes = plan->snapshot_bytes > slots ? slots : plan->snapshot_bytes;
-    *out = size.total_bytes + plan->prefix_bytes + found.snapshot_bytes;
+    return (struct memory_bytes){
+        .device = size.device_bytes,
+        .host = size.total_bytes - size.device_bytes + plan->prefix_bytes + found.snapshot_bytes,
+    };
 }
 
-/* Blocks and snapshots that are kept for later. What was not asked for takes at most a quarter each
- * of what is left. */
-static uint64_t plan_cache(
+/* Blocks and snapshots that are kept for later, beside what is `taken` whatever there is. What was not
+ * asked for takes at most a quarter each of what is left. */
+static struct memory_bytes plan_cache(
     const struct engine_options *options,
     const struct model_config *config,
     const struct kv_layout *layout,
+    struct memory_bytes taken,
     struct engine_plan *plan
 ) {
-    uint64_t least = 0;
-    measure_cache(options, config, layout, plan, &least);
-    uint64_t left = plan->memory_max > least + plan->scratch_bytes
-                        ? plan->memory_max - least - plan->scratch_bytes
-                        : 0;
+    taken = sum(taken, measure_cache(options, config, layout, plan));
+    uint64_t left_on_host = what_is_left(plan->memory_max, on_host(plan, taken));
+    uint64_t left =
+        plan->has_device ? what_is_left(plan->device_memory_max, taken.device) : left_on_host;
     /* Beside each block lie its ids, twice, and its node. */
     uint64_t block = layout->block_bytes + CACHE_BLOCK_TABLE_BYTES;
     uint64_t live = plan->kv_pool_bytes;
@@ -243,14 +264,12 @@ static uint64_t plan_cache(
     plan->snapshot_bytes = options->snapshot_bytes;
     if (plan->snapshot_bytes == 0 && !options->has_no_prefix_cache) {
         uint64_t most = KV_WINDOW_COUNT_MAX * (uint64_t)layout->state_bytes;
-        uint64_t share = left / 4;
+        uint64_t share = left_on_host / 4;
         uint64_t tenth = memory_total() / 10;
         share = share < tenth ? share : tenth;
         plan->snapshot_bytes = share < most ? share : most;
     }
-    uint64_t total = 0;
-    measure_cache(options, config, layout, plan, &total);
-    return total;
+    return measure_cache(options, config, layout, plan);
 }
 
 /* More would hardly be faster, while each holds scratch for a vocabulary. */
@@ -330,29 +349,141 @@ uint64_t engine_request_bytes(const struct engine_plan *plan, int32_t vocabulary
            guard_bytes() + sampler_history_bytes(vocabulary, plan->context_max);
 }
 
-static uint64_t plan_scratch(
-    const struct engine_options *options,
-    const struct model_config *config,
-    const struct engine_plan *plan
-) {
+static struct memory_bytes
+plan_scratch(const struct model_config *config, const struct engine_plan *plan) {
     struct forward_options shape = engine_forward_options(plan);
-    uint64_t drafts = plan->has_draft_stages ? draft_scratch_bytes(config, &shape) : 0;
+    struct memory_bytes all = forward_measure(config, &shape);
+    if (plan->has_draft_stages) {
+        all = sum(all, draft_measure(config, &shape));
+    }
+    struct backend_options backend;
+    forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
+    backend.name = plan->backend;
+    backend.threads = plan->threads;
+    all.device += backend_scratch_bytes(&backend);
     uint64_t vocabulary = (uint64_t)config->vocabulary;
     uint64_t logits =
         ((uint64_t)plan->sequences_max + FORWARD_LOGIT_ROWS_MAX) * vocabulary * sizeof(float);
     uint64_t samplers = (uint64_t)engine_draw_lanes(plan) *
                         (sizeof(struct sampler *) + sampler_bytes(config->vocabulary));
-    struct backend_options backend;
-    forward_backend_options(config, plan->step_rows_max, plan->context_max, &backend);
-    backend.name = options->backend;
-    backend.threads = plan->threads;
-    return forward_scratch_bytes(config, &shape) + drafts + logits +
-           backend_scratch_bytes(&backend) + engine_queue_bytes(plan) +
-           engine_speculation_bytes(plan) + samplers +
-           (uint64_t)plan->sequences_max * engine_request_bytes(plan, config->vocabulary);
+    all.host += logits + engine_queue_bytes(plan) + engine_speculation_bytes(plan) + samplers +
+                (uint64_t)plan->sequences_max * engine_request_bytes(plan, config->vocabulary);
+    return all;
 }
 
-result engine_plan_fill(
+/* The device, and the weights that go there. */
+static result plan_device(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct model_size *size,
+    struct engine_plan *plan,
+    struct error *error
+) {
+    const char *name = options->backend == NULL ? "cpu" : options->backend;
+    plan->backend = strcmp(name, "cuda") == 0 ? "cuda" : "cpu";
+    if (strcmp(name, "cpu") == 0) {
+        return OK;
+    }
+    struct backend_facts facts;
+    TRY(backend_probe(name, 0, &facts, error));
+    plan->has_device = !facts.is_host_memory;
+    if (plan->has_device) {
+        struct model_device_size weights;
+        model_device_measure(config, size, &weights);
+        plan->device_weight_bytes = weights.weight_bytes + weights.table_bytes;
+        plan->host_table_bytes = weights.table_bytes; // until it is known that they fit
+        plan->device_memory_max = options->device_memory_max;
+        if (plan->device_memory_max == 0) {
+            uint64_t reserve = DEVICE_RESERVE_BYTES + facts.memory_free / DEVICE_RESERVE_PART;
+            plan->device_memory_max = what_is_left(facts.memory_free, reserve);
+        }
+    }
+    return OK;
+}
+
+/* Engram tables are read a few KB a token: they give way when they do not fit beside the rest. */
+static void place_tables(struct engine_plan *plan, uint64_t device_scratch, uint64_t device_cache) {
+    uint64_t needed = plan->device_weight_bytes + device_scratch + device_cache;
+    plan->has_host_tables = plan->host_table_bytes > 0 && needed > plan->device_memory_max;
+    if (plan->has_host_tables) {
+        plan->device_weight_bytes -= plan->host_table_bytes;
+    } else {
+        plan->host_table_bytes = 0;
+    }
+}
+
+static result
+check_device_memory(const struct engine_plan *plan, uint64_t scratch, struct error *error) {
+    if (plan->device_bytes > plan->device_memory_max) {
+        FAIL(
+            error,
+            LIMIT,
+            "the model needs %llu bytes of the device's memory (weights %llu, blocks %llu, of them "
+            "%llu for later; windows and tables %llu, scratch %llu), but %llu are allowed: %llu "
+            "short",
+            (unsigned long long)plan->device_bytes,
+            (unsigned long long)plan->device_weight_bytes,
+            (unsigned long long)plan->kv_pool_bytes,
+            (unsigned long long)plan->cache_pool_bytes,
+            (unsigned long long
+            )(plan->device_bytes - plan->device_weight_bytes - plan->kv_pool_bytes - scratch),
+            (unsigned long long)scratch,
+            (unsigned long long)plan->device_memory_max,
+            (unsigned long long)(plan->device_bytes - plan->device_memory_max)
+        );
+    }
+    return OK;
+}
+
+/* `needed`: of host memory. */
+static result
+check_host_memory(const struct engine_plan *plan, uint64_t needed, struct error *error) {
+    if (needed > plan->memory_max) {
+        FAIL(
+            error,
+            LIMIT,
+            "%d contexts of %d tokens (%lld together, %d running) need %llu bytes beside the "
+            "weights (blocks %llu, of them "
+            "%llu "
+            "for later; snapshots %llu, prefix tree %llu, windows and tables %llu, host pool %llu, "
+            "buffers of the cache's tiers %llu, scratch %llu), %llu of them of the host, but %llu "
+            "are allowed: %llu short",
+            plan->sequences_max,
+            plan->context_max,
+            (long long)plan->kv_tokens_max,
+            plan->windows_max,
+            (unsigned long long)plan->total_beside_weights,
+            (unsigned long long)plan->kv_pool_bytes,
+            (unsigned long long)plan->cache_pool_bytes,
+            (unsigned long long)plan->snapshot_bytes,
+            (unsigned long long)plan->prefix_bytes,
+            (unsigned long long)plan->other_bytes,
+            (unsigned long long)plan->host_bytes,
+            (unsigned long long)plan->tier_bytes,
+            (unsigned long long)plan->scratch_bytes,
+            (unsigned long long)needed,
+            (unsigned long long)plan->memory_max,
+            (unsigned long long)(needed - plan->memory_max)
+        );
+    }
+    return OK;
+}
+
+static void
+plan_tiers(const struct engine_options *options, size_t block_bytes, struct engine_plan *plan) {
+    if (block_bytes > 0 && !options->has_no_prefix_cache &&
+        (options->cache_directory != NULL || options->cache_host_bytes > 0)) {
+        struct kv_tier_options tier;
+        struct kv_tier_size size;
+        engine_tier_options(options, block_bytes, &tier);
+        kv_tier_measure(&tier, &size);
+        plan->host_bytes = size.host_bytes;
+        plan->tier_bytes = size.total_bytes - size.host_bytes;
+    }
+}
+
+/* The plan for the backend that the options name. */
+static result plan_backend(
     const struct engine_options *options,
     const struct model_config *config,
     const struct model_size *size,
@@ -360,6 +491,7 @@ result engine_plan_fill(
     struct error *error
 ) {
     struct engine_plan plan = {.weights_mapped = size->file_bytes};
+    TRY(plan_device(options, config, size, &plan, error));
     fill_token_work(config, size, &plan);
     TRY(fill_counts(options, config, &plan, error));
     struct kv_layout layout;
@@ -370,49 +502,53 @@ result engine_plan_fill(
         kv_layout_add_draft(config, &layout);
     }
     plan.kv_bytes_per_token = kv_layout_token_bytes(&layout);
-    plan.scratch_bytes = plan_scratch(options, config, &plan);
+    struct memory_bytes scratch = plan_scratch(config, &plan);
+    plan.scratch_bytes = scratch.device + scratch.host;
     plan.memory_max = options->memory_max != 0 ? options->memory_max
                                                : memory_available() / 100 * DEFAULT_SHARE_PERCENT;
-    uint64_t cache_bytes = plan_cache(options, config, &layout, &plan);
-    if (layout.block_bytes > 0 && !options->has_no_prefix_cache &&
-        (options->cache_directory != NULL || options->cache_host_bytes > 0)) {
-        struct kv_tier_options tier;
-        struct kv_tier_size tier_size;
-        engine_tier_options(options, layout.block_bytes, &tier);
-        kv_tier_measure(&tier, &tier_size);
-        plan.host_bytes = tier_size.host_bytes;
-        plan.tier_bytes = tier_size.total_bytes - tier_size.host_bytes;
+    if (plan.has_device) {
+        struct memory_bytes least = measure_cache(options, config, &layout, &plan);
+        place_tables(&plan, scratch.device, least.device);
     }
+    struct memory_bytes weights = {
+        .device = plan.device_weight_bytes, .host = plan.host_table_bytes};
+    struct memory_bytes fixed = sum(scratch, weights);
+    struct memory_bytes cache = plan_cache(options, config, &layout, fixed, &plan);
+    plan_tiers(options, layout.block_bytes, &plan);
+    uint64_t cache_bytes = cache.device + cache.host;
     plan.other_bytes = cache_bytes - plan.kv_pool_bytes - plan.snapshot_bytes - plan.prefix_bytes;
     plan.total_beside_weights =
         cache_bytes + plan.host_bytes + plan.tier_bytes + plan.scratch_bytes;
-    if (plan.total_beside_weights > plan.memory_max) {
-        FAIL(
-            error,
-            LIMIT,
-            "%d contexts of %d tokens (%lld together, %d running) need %llu bytes beside the "
-            "weights (blocks %llu, of them "
-            "%llu "
-            "for later; snapshots %llu, prefix tree %llu, windows and tables %llu, host pool %llu, "
-            "buffers of the cache's tiers %llu, scratch %llu), but %llu are allowed: %llu short",
-            plan.sequences_max,
-            plan.context_max,
-            (long long)plan.kv_tokens_max,
-            plan.windows_max,
-            (unsigned long long)plan.total_beside_weights,
-            (unsigned long long)plan.kv_pool_bytes,
-            (unsigned long long)plan.cache_pool_bytes,
-            (unsigned long long)plan.snapshot_bytes,
-            (unsigned long long)plan.prefix_bytes,
-            (unsigned long long)plan.other_bytes,
-            (unsigned long long)plan.host_bytes,
-            (unsigned long long)plan.tier_bytes,
-            (unsigned long long)plan.scratch_bytes,
-            (unsigned long long)plan.memory_max,
-            (unsigned long long)(plan.total_beside_weights - plan.memory_max)
-        );
-    }
+    struct memory_bytes all = sum(fixed, cache);
+    plan.device_bytes = plan.has_device ? all.device : 0;
+    TRY(check_device_memory(&plan, scratch.device, error));
+    TRY(check_host_memory(&plan, on_host(&plan, all) + plan.host_bytes + plan.tier_bytes, error));
     *out = plan;
+    return OK;
+}
+
+result engine_plan_fill(
+    const struct engine_options *options,
+    const struct model_config *config,
+    const struct model_size *size,
+    struct engine_plan *out,
+    struct error *error
+) {
+    if (options->backend == NULL || strcmp(options->backend, "auto") != 0) {
+        return plan_backend(options, config, size, out, error);
+    }
+    struct engine_options chosen = *options;
+    struct error reason = {0};
+    chosen.backend = "cuda";
+    result planned = plan_backend(&chosen, config, size, out, &reason);
+    if (is_failed(planned)) {
+        chosen.backend = "cpu";
+        TRY(plan_backend(&chosen, config, size, out, error));
+        /* Where there is no device, nobody misses it. */
+        if (planned.code != RESULT_NOT_FOUND) {
+            (void)snprintf(out->backend_note, sizeof out->backend_note, "%.255s", reason.message);
+        }
+    }
     return OK;
 }
 

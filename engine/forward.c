@@ -78,6 +78,7 @@ static void buffers_take_streams(
     out->logits = arena_take(
         arena, (size_t)logit_rows_max(options) * (size_t)config->vocabulary, sizeof(float)
     );
+    out->index_counters = arena_take(arena, (size_t)config->layers, sizeof(struct index_counters));
 }
 
 static void buffers_take_attention(
@@ -122,7 +123,8 @@ static void buffers_take_experts(
     out->router_logits = arena_take(arena, rows * experts, sizeof(float));
     out->expert_ids = arena_take(arena, rows * chosen, sizeof(int32_t));
     out->expert_weights = arena_take(arena, rows * chosen, sizeof(float));
-    out->engram_ids = arena_take(arena, rows * columns, sizeof(int64_t));
+    out->engram_ids =
+        arena_take(arena, (size_t)config->engram_count * rows * columns, sizeof(int64_t));
     out->engram_rows = arena_take(arena, rows * engram, sizeof(uint16_t));
     out->engram_q = arena_take_quantized(arena, rows, engram);
     out->engram_kv = arena_take(arena, rows * kv, sizeof(uint16_t));
@@ -177,14 +179,15 @@ static size_t forward_arena(
     return arena.used;
 }
 
-uint64_t
-forward_scratch_bytes(const struct model_config *config, const struct forward_options *options) {
+struct memory_bytes
+forward_measure(const struct model_config *config, const struct forward_options *options) {
     struct forward measured = {0};
     size_t rows = (size_t)options->rows_max;
-    size_t host = (4 * rows + (size_t)config->engram_ngram_max) * sizeof(int32_t) +
-                  rows * engram_columns(config) *
-                      (sizeof(int32_t) + (size_t)config->engram_count * sizeof(int64_t));
-    return forward_arena(NULL, config, options, &measured) + host;
+    return (struct memory_bytes){
+        .device = forward_arena(NULL, config, options, &measured),
+        .host = (4 * rows + (size_t)config->engram_ngram_max) * sizeof(int32_t) +
+                rows * engram_columns(config) * (sizeof(int32_t) + sizeof(int64_t)),
+    };
 }
 
 /* Widest row of any linear input, and of all streams. */
@@ -326,8 +329,7 @@ static result forward_allocate_host(struct forward *forward, struct error *error
     forward->host_engram = calloc(engram, sizeof *forward->host_engram);
     forward->host_history =
         calloc(rows + (size_t)config->engram_ngram_max, sizeof *forward->host_history);
-    forward->host_engram_ids =
-        calloc(engram * ((size_t)config->engram_count + 1), sizeof *forward->host_engram_ids);
+    forward->host_engram_ids = calloc(engram, sizeof *forward->host_engram_ids);
     forward->window_stages = calloc(layers, sizeof *forward->window_stages);
     forward->full_stages = calloc(layers, sizeof *forward->full_stages);
     forward->commit_stages = calloc(layers, sizeof *forward->commit_stages);
@@ -397,8 +399,12 @@ void forward_destroy(struct forward *forward) {
     if (forward == NULL) {
         return;
     }
-    if (forward->backend != NULL) {
-        forward->backend->release(forward->backend, forward->arena);
+    struct backend *backend = forward->backend;
+    if (backend != NULL && backend->step_forget != NULL) {
+        backend->step_forget(backend);
+    }
+    if (backend != NULL) {
+        backend->release(backend, forward->arena);
     }
     free(forward->index_counters);
     free(forward->views_host);
@@ -416,10 +422,17 @@ void forward_destroy(struct forward *forward) {
 }
 
 static void count_rows(struct forward *forward) {
+    size_t layers = (size_t)forward->config->layers;
     if (forward->counters == NULL) {
         return;
     }
-    for (int32_t l = 0; l < forward->config->layers; l++) {
+    forward->backend->download(
+        forward->backend,
+        forward->index_counters,
+        forward->buffers.index_counters,
+        layers * sizeof *forward->index_counters
+    );
+    for (size_t l = 0; l < layers; l++) {
         struct layer_counters *counters = &forward->counters[l];
         const struct index_counters *index = &forward->index_counters[l];
         int32_t full = forward->full_stages[l].rows;
@@ -433,6 +446,76 @@ static void count_rows(struct forward *forward) {
     }
 }
 
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+/* Logits of rows [first, first + rows) of those that have some, into the first rows of the buffer. */
+static void head_product(struct forward *forward, int32_t first, int32_t rows) {
+    const struct model_config *config = forward->config;
+    struct linear_op op = {
+        .rows = rows,
+        .groups = 1,
+        .in = config->hidden,
+        .out = config->vocabulary,
+        .input_dtype = DTYPE_BF16,
+        .input = forward->buffers.head_input + (size_t)first * (size_t)config->hidden,
+        .weight = forward->model->head,
+        .output_dtype = DTYPE_F32,
+        .output = forward->buffers.logits,
+    };
+    backend_linear(forward->backend, &op);
+}
+
+/* Whether the step's ops and their arguments follow from its number of rows alone: each sequence
+ * decodes one row, which reaches every layer and has logits, and nothing of it is held back, counted or
+ * looked at. */
+static bool step_is_uniform(const struct forward *forward) {
+    int32_t rows = forward->all_stage.rows;
+    bool is_uniform = rows == forward->segment_count && forward->head_stage.rows == rows &&
+                      rows <= logit_rows_max(&forward->options) && forward->held_rows == 0 &&
+                      forward->counters == NULL && !forward->selection_is_given &&
+                      forward->test_scores == NULL;
+    for (int32_t l = 0; l < forward->config->layers && is_uniform; l++) {
+        is_uniform = forward->window_stages[l].rows == rows && forward->full_stages[l].rows == rows;
+    }
+    return is_uniform;
+}
+
+uint64_t forward_step_key(const void *arena, int32_t rows) {
+    ASSERT(rows >= 0 && rows < 1 << 16);
+    return (uint64_t)(uintptr_t)arena << 16 | (uint64_t)rows; // addresses have 48 bits
+}
+
+static void run_layers(struct forward *forward) {
+    forward_rope(forward);
+    forward_embed(forward);
+    for (int32_t l = 0; l < forward->config->layers && forward->stage.rows > 0; l++) {
+        forward_layer(forward, l);
+    }
+    forward_head(forward);
+}
+
+static void run_step(struct forward *forward) {
+    struct backend *backend = forward->backend;
+    if (backend->step_begin == NULL || !step_is_uniform(forward)) {
+        run_layers(forward);
+        return;
+    }
+    int32_t rows = forward->head_stage.rows;
+    bool runs = backend->step_begin(backend, forward_step_key(forward->arena, rows));
+    if (!runs) {
+        run_layers(forward);
+        head_product(forward, 0, rows);
+        runs = backend->step_end(backend);
+    }
+    if (!runs) {
+        forward->stage = forward->all_stage;
+        run_layers(forward);
+        head_product(forward, 0, rows);
+    }
+    forward->stage = forward->head_stage;
+    forward->logits_ready = rows;
+}
+
 result forward_step(
     struct forward *forward,
     const struct forward_segment *segments,
@@ -442,11 +525,7 @@ result forward_step(
 ) {
     forward->counters = counters;
     forward_begin(forward, segments, count);
-    forward_embed(forward);
-    for (int32_t l = 0; l < forward->config->layers && forward->stage.rows > 0; l++) {
-        forward_layer(forward, l);
-    }
-    forward_head(forward);
+    run_step(forward);
     result ran = forward->backend->synchronize(forward->backend, error);
     if (is_failed(ran)) {
         forward->held_rows = 0; // nothing of it can be kept
@@ -484,31 +563,22 @@ result forward_logits(
     ASSERT(first >= 0);
     ASSERT(count >= 0);
     ASSERT(first + count <= forward->head_stage.rows);
-    const struct model_config *config = forward->config;
-    size_t hidden = (size_t)config->hidden;
-    size_t vocabulary = (size_t)config->vocabulary;
+    struct backend *backend = forward->backend;
+    size_t vocabulary = (size_t)forward->config->vocabulary;
     int32_t at_once = logit_rows_max(&forward->options);
-    for (int32_t done = 0; done < count; done += at_once) {
+    for (int32_t done = 0; done < count;) {
         int32_t rows = count - done < at_once ? count - done : at_once;
-        struct linear_op op = {
-            .rows = rows,
-            .groups = 1,
-            .in = config->hidden,
-            .out = config->vocabulary,
-            .input_dtype = DTYPE_BF16,
-            .input = forward->buffers.head_input + (size_t)(first + done) * hidden,
-            .weight = forward->model->head,
-            .output_dtype = DTYPE_F32,
-            .output = forward->buffers.logits,
-        };
-        backend_linear(forward->backend, &op);
-        forward->backend->download(
-            forward->backend,
-            out + (size_t)done * vocabulary,
-            forward->buffers.logits,
-            (size_t)rows * vocabulary * sizeof(float)
-        );
-        TRY(forward->backend->synchronize(forward->backend, error));
+        const float *from = forward->buffers.logits;
+        if (first + count <= forward->logits_ready) {
+            from += (size_t)(first + done) * vocabulary;
+        } else {
+            forward->logits_ready = 0;
+            head_product(forward, first + done, rows);
+        }
+        size_t bytes = (size_t)rows * vocabulary * sizeof(float);
+        backend->download(backend, out + (size_t)done * vocabulary, from, bytes);
+        TRY(backend->synchronize(backend, error));
+        done += rows;
     }
     return OK;
 }

@@ -60,9 +60,14 @@ struct forward_options {
     bool exports_targets;     /* fill what forward_targets gives; model with draft stages only */
 };
 
-/* Bytes of scratch that forward_create takes. */
-uint64_t
-forward_scratch_bytes(const struct model_config *config, const struct forward_options *options);
+/* Bytes that something takes, by whose memory it is. */
+struct memory_bytes {
+    uint64_t device; /* of the backend; host memory too when that is what it allocates */
+    uint64_t host;
+};
+/* What forward_create takes. */
+struct memory_bytes
+forward_measure(const struct model_config *config, const struct forward_options *options);
 
 /* The largest shapes of a forward pass, for backend_open; name, threads and isa stay zero. */
 void forward_backend_options(

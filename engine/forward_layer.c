@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "engram.h"
-
 /* y = x w^T by the storage class of the weight: a quantised weight takes the quantised input when
  * there is one, everything else the bf16 input. */
 static void linear(
@@ -153,6 +151,30 @@ narrow(struct forward *forward, int32_t layer, const struct row_segments *to, bo
     forward->stage = *to;
 }
 
+static void rope_table(
+    struct forward *forward, const int32_t *positions, bool compress, float *cosine, float *sine
+) {
+    int32_t pairs = forward->config->rope_dim / 2;
+    struct rope_table_op op = {
+        .rows = forward->all_stage.rows,
+        .pairs = pairs,
+        .positions = positions,
+        .frequencies = forward->frequencies + (compress ? pairs : 0),
+        .cosine = cosine,
+        .sine = sine,
+    };
+    backend_rope_table(forward->backend, &op);
+}
+
+void forward_rope(struct forward *forward) {
+    struct forward_buffers *b = &forward->buffers;
+    rope_table(forward, b->positions, false, b->main_cosine, b->main_sine);
+    rope_table(forward, b->positions, true, b->compress_cosine, b->compress_sine);
+    if (forward->cache->layout.pending_count > 0) {
+        rope_table(forward, b->entry_positions, true, b->entry_cosine, b->entry_sine);
+    }
+}
+
 void forward_embed(struct forward *forward) {
     const struct model_config *config = forward->config;
     struct embed_op op = {
@@ -168,55 +190,18 @@ void forward_embed(struct forward *forward) {
     backend_embed(forward->backend, &op);
 }
 
-/* Table rows of the rows present, from the sequences' token ids: the lookback crosses the borders
- * of steps. */
-static void engram_upload_ids(struct forward *forward, int32_t slot) {
-    const struct engram *engram = forward->engram;
-    size_t columns = engram_column_count(engram);
-    int32_t lookback = narrow_i32((int64_t)engram_lookback(engram));
-    int64_t *ids =
-        forward->host_engram_ids + (size_t)slot * (size_t)forward->options.rows_max * columns;
-    for (int32_t s = 0; s < forward->segment_count; s++) {
-        const struct row_segment *rows = &forward->stage.host[s];
-        int32_t lead = rows->position < lookback ? rows->position : lookback;
-        int32_t *history = forward->host_history;
-        kv_cache_read_compressed(
-            forward->cache,
-            forward->segments[s].sequence,
-            rows->position - lead,
-            lead + rows->count,
-            history
-        );
-        engram_rows(
-            engram,
-            (size_t)slot,
-            history,
-            (size_t)lead,
-            (size_t)rows->count,
-            forward->host_engram + (size_t)rows->row * columns
-        );
-    }
-    size_t count = (size_t)forward->stage.rows * columns;
-    for (size_t i = 0; i < count; i++) {
-        ids[i] = forward->host_engram[i];
-    }
-    forward->backend->upload(
-        forward->backend, forward->buffers.engram_ids, ids, count * sizeof *ids
-    );
-}
-
 void forward_engram(struct forward *forward, int32_t layer) {
     const struct model_config *config = forward->config;
     struct forward_buffers *b = &forward->buffers;
     int32_t slot = config->plan[layer].engram;
     ASSERT(slot >= 0);
     const struct engram_weights *weights = &forward->model->engram[slot];
-    engram_upload_ids(forward, slot);
+    ASSERT(forward->stage.rows == forward_stage_before(forward, layer)->rows);
     struct engram_gather_op gather = {
         .rows = forward->stage.rows,
         .columns = config->engram_heads * (config->engram_ngram_max - 1),
         .dim = config->engram_dim,
-        .ids = b->engram_ids,
+        .ids = forward_engram_ids(forward, slot),
         .table = weights->table,
         .scales = weights->table_scales,
         .output = b->engram_rows,
@@ -450,7 +435,7 @@ void forward_select(struct forward *forward, int32_t layer) {
         .selected_count = b->selected_count,
         .pool = b->pool,
         .pool_count = b->pool_count,
-        .counters = &forward->index_counters[layer],
+        .counters = forward->counters == NULL ? NULL : b->index_counters + layer,
         .scores = forward->test_scores,
         .scores_stride = forward->test_scores_stride,
     };
@@ -555,7 +540,7 @@ void forward_experts(struct forward *forward, int32_t layer) {
         .experts = count,
         .chosen = chosen,
         .limit = (float)config->swiglu_limit,
-        .routed_dtype = weights->routed[0].w1.dtype,
+        .routed_dtype = weights->experts[0].w1.dtype,
         .x = b->normed_q,
         .ids = b->expert_ids,
         .weights = b->expert_weights,

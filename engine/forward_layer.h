@@ -51,7 +51,7 @@ struct forward_buffers {
     int32_t *expert_ids;   /* [R, k] */
     float *expert_weights; /* [R, k] */
 
-    int64_t *engram_ids;       /* [R, columns] */
+    int64_t *engram_ids;       /* [engram_count, R, columns] */
     uint16_t *engram_rows;     /* [R, columns, dim] bf16 */
     struct quantized engram_q; /* the same, quantised */
     uint16_t *engram_kv;       /* [R, (C + 1) D] bf16 */
@@ -67,6 +67,8 @@ struct forward_buffers {
 
     uint16_t *head_input; /* [R, D] bf16: rows with logits */
     float *logits;        /* [logit_rows_max, V] */
+
+    struct index_counters *index_counters; /* [layers] of a step that is asked for them */
 };
 
 struct forward {
@@ -88,7 +90,7 @@ struct forward {
     int32_t *host_rows;       /* ids, positions, entry positions: [3, R] */
     int32_t *host_engram;     /* [R, columns] */
     int32_t *host_history;    /* [R + engram_ngram_max] Engram ids of one segment, lookback first */
-    int64_t *host_engram_ids; /* [engram_count, R, columns] */
+    int64_t *host_engram_ids; /* [R, columns] of one Engram layer */
 
     /* the current step; a stage is the rows of each segment at one point of the layer loop */
     const struct forward_segment *segments;
@@ -106,7 +108,9 @@ struct forward {
     struct sequence_view *views_host, *views_device; /* [layers, S]; the host's also held_views */
     struct row_segments stage;                       /* rows present now */
     struct layer_counters *counters;                 /* [layers] or null */
-    struct index_counters *index_counters;           /* [layers] of this step */
+    struct index_counters *index_counters;           /* [layers] host copy */
+    int32_t
+        logits_ready; /* the first rows with logits whose logits the step left in buffers.logits */
 
     /* tests */
     bool selection_is_given; /* use buffers.selected as it stands instead of selecting */
@@ -125,9 +129,22 @@ float forward_attention_scale(const struct model_config *config);
 /* Rotary frequencies [r/2] of the main or the compress set. */
 void forward_frequencies(const struct model_config *config, bool compress, float *out);
 
-/* Plans the rows of every layer and uploads ids, positions, rope tables and views. The stage is
- * then all rows. `segments` must live until the step is over. */
+/* Key of the steps of so many rows whose arguments all follow from them; `arena` tells apart whose. */
+uint64_t forward_step_key(const void *arena, int32_t rows);
+/* Rows that reach a layer. */
+const struct row_segments *forward_stage_before(const struct forward *forward, int32_t layer);
+/* [R, columns] of an Engram layer's slot. */
+static inline int64_t *forward_engram_ids(const struct forward *forward, int32_t slot) {
+    const struct model_config *config = forward->config;
+    int32_t columns = config->engram_heads * (config->engram_ngram_max - 1);
+    size_t stride = (size_t)forward->options.rows_max * (size_t)columns;
+    return forward->buffers.engram_ids + (size_t)slot * stride;
+}
+/* Plans the rows of every layer and uploads all that the step needs of the host: ids, positions, stages,
+ * views, Engram ids. The stage is then all rows. `segments` must live until the step is over. */
 void forward_begin(struct forward *forward, const struct forward_segment *segments, int32_t count);
+/* Rope tables of all rows. */
+void forward_rope(struct forward *forward);
 /* What the step commits at once and what it holds back, from the window stages. */
 void forward_plan_held(struct forward *forward);
 /* Holds the window records of the layer's drafted segments back. */

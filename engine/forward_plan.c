@@ -5,6 +5,7 @@
  * into steps. Decoder layers run what the last row depends on (spec 3.13), encoder layers also what
  * the entries from the write floor on depend on: without a hit, all rows. See forward.h.
  */
+#include "engram.h"
 #include "forward_layer.h"
 
 static int32_t clip(int64_t value, const struct forward_segment *segment) {
@@ -197,19 +198,55 @@ static void upload_rows(struct forward *forward) {
     backend->upload(backend, buffers->entry_positions, entries, bytes);
 }
 
-static void rope_table(
-    struct forward *forward, const int32_t *positions, bool compress, float *cosine, float *sine
-) {
-    int32_t pairs = forward->config->rope_dim / 2;
-    struct rope_table_op op = {
-        .rows = forward->all_stage.rows,
-        .pairs = pairs,
-        .positions = positions,
-        .frequencies = forward->frequencies + (compress ? pairs : 0),
-        .cosine = cosine,
-        .sine = sine,
-    };
-    backend_rope_table(forward->backend, &op);
+const struct row_segments *forward_stage_before(const struct forward *forward, int32_t layer) {
+    return layer == 0 ? &forward->all_stage : &forward->full_stages[layer - 1];
+}
+
+/* Table rows of the rows that reach the layer, from the sequences' token ids: the lookback crosses the
+ * borders of steps. */
+static void upload_engram_ids(struct forward *forward, int32_t slot, int32_t layer) {
+    const struct engram *engram = forward->engram;
+    const struct row_segments *stage = forward_stage_before(forward, layer);
+    size_t columns = engram_column_count(engram);
+    int32_t lookback = narrow_i32((int64_t)engram_lookback(engram));
+    for (int32_t s = 0; s < stage->count; s++) {
+        const struct row_segment *rows = &stage->host[s];
+        int32_t lead = rows->position < lookback ? rows->position : lookback;
+        int32_t *history = forward->host_history;
+        kv_cache_read_compressed(
+            forward->cache,
+            forward->segments[s].sequence,
+            rows->position - lead,
+            lead + rows->count,
+            history
+        );
+        engram_rows(
+            engram,
+            (size_t)slot,
+            history,
+            (size_t)lead,
+            (size_t)rows->count,
+            forward->host_engram + (size_t)rows->row * columns
+        );
+    }
+    size_t count = (size_t)stage->rows * columns;
+    for (size_t i = 0; i < count; i++) {
+        forward->host_engram_ids[i] = forward->host_engram[i];
+    }
+    forward->backend->upload(
+        forward->backend,
+        forward_engram_ids(forward, slot),
+        forward->host_engram_ids,
+        count * sizeof *forward->host_engram_ids
+    );
+}
+
+static void zero_index_counters(struct forward *forward) {
+    size_t bytes = (size_t)forward->config->layers * sizeof *forward->index_counters;
+    memset(forward->index_counters, 0, bytes);
+    forward->backend->upload(
+        forward->backend, forward->buffers.index_counters, forward->index_counters, bytes
+    );
 }
 
 static void check_segment(const struct forward *forward, const struct forward_segment *segment) {
@@ -242,20 +279,18 @@ void forward_begin(struct forward *forward, const struct forward_segment *segmen
     }
     forward->segments = segments;
     forward->segment_count = count;
-    memset(
-        forward->index_counters,
-        0,
-        (size_t)forward->config->layers * sizeof *forward->index_counters
-    );
     plan_stages(forward);
     ASSERT(forward->all_stage.rows <= forward->options.rows_max);
     plan_views(forward);
     upload_rows(forward);
-    forward->stage = forward->all_stage;
-    struct forward_buffers *b = &forward->buffers;
-    rope_table(forward, b->positions, false, b->main_cosine, b->main_sine);
-    rope_table(forward, b->positions, true, b->compress_cosine, b->compress_sine);
-    if (forward->cache->layout.pending_count > 0) {
-        rope_table(forward, b->entry_positions, true, b->entry_cosine, b->entry_sine);
+    for (int32_t l = 0; l < forward->config->layers; l++) {
+        if (forward->config->plan[l].engram >= 0) {
+            upload_engram_ids(forward, forward->config->plan[l].engram, l);
+        }
     }
+    if (forward->counters != NULL) {
+        zero_index_counters(forward);
+    }
+    forward->stage = forward->all_stage;
+    forward->logits_ready = 0;
 }

@@ -119,6 +119,7 @@ struct kv_cache_shape {
 struct kv_cache_size {
     uint64_t pool_bytes;
     uint64_t window_bytes_per_sequence; /* rings and pending pairs */
+    uint64_t device_bytes; /* of the backend's memory: blocks, windows, tables that ops read */
     uint64_t total_bytes;
 };
 void kv_cache_measure(

@@ -24,16 +24,18 @@ static size_t extent_count(int32_t blocks) {
 void kv_cache_measure(
     const struct kv_layout *layout, const struct kv_cache_shape *shape, struct kv_cache_size *out
 ) {
-    uint64_t sequences = (uint64_t)shape->sequences_max;
-    uint64_t tables =
-        (uint64_t)blocks_for(shape->context_max) * (2 * sizeof(uint8_t *) + sizeof(int32_t));
     uint64_t blocks = (uint64_t)shape_blocks(shape);
+    uint64_t windows = (uint64_t)shape_windows(shape);
+    uint64_t sequences = (uint64_t)shape->sequences_max;
+    uint64_t entries = sequences * (uint64_t)blocks_for(shape->context_max);
     out->pool_bytes = blocks * layout->block_bytes;
     out->window_bytes_per_sequence = layout->state_bytes;
-    out->total_bytes = out->pool_bytes + blocks * (BLOCK_IDS + 2) * sizeof(int32_t) +
+    out->device_bytes =
+        out->pool_bytes + windows * layout->state_bytes + entries * sizeof(uint8_t *);
+    out->total_bytes = out->device_bytes + blocks * (BLOCK_IDS + 2) * sizeof(int32_t) +
                        (blocks + KV_RUN_BLOCKS - 1) / KV_RUN_BLOCKS * sizeof(struct kv_extent) +
-                       (uint64_t)shape_windows(shape) * (layout->state_bytes + sizeof(int32_t)) +
-                       sequences * (tables + sizeof(struct kv_sequence));
+                       windows * sizeof(int32_t) + entries * (sizeof(uint8_t *) + sizeof(int32_t)) +
+                       sequences * sizeof(struct kv_sequence);
 }
 
 /* Each sequence's share of the tables. */

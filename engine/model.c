@@ -326,6 +326,7 @@ static result allocate_roles(struct model *model, struct error *error) {
         if (routed == NULL) {
             FAIL(error, MEMORY, "no memory for %d experts", experts);
         }
+        model->layers[l].experts = routed;
         model->layers[l].routed = routed;
     }
     return OK;
@@ -363,10 +364,14 @@ void model_close(struct model *model) {
     }
     int32_t layers = model->config.layers + model->config.draft_layers;
     for (int32_t l = 0; model->layers != NULL && l < layers; l++) {
-        free(model->layers[l].routed);
+        free(model->layers[l].experts);
     }
     free(model->layers);
     free(model->engram);
+    if (model->backend != NULL) {
+        model->backend->release(model->backend, model->tables_memory);
+        model->backend->release(model->backend, model->weights_memory);
+    }
     safetensors_close(model->files);
     free(model);
 }

@@ -98,7 +98,8 @@ struct layer_weights {
     struct weight router;
     const float *router_bias;
     struct expert_weights shared;
-    struct expert_weights *routed; /* [experts] */
+    struct expert_weights *experts;      /* [experts] routed ones, host memory */
+    const struct expert_weights *routed; /* the same list where ops read it */
 };
 
 struct engram_weights {
@@ -125,7 +126,10 @@ struct model {
     struct draft_weights draft;    /* when has_draft */
     char digest
         [65]; /* SHA-256 hex over config, tokenizer and the shards' names, sizes and headers */
-    struct safetensors *files; /* mappings */
+    struct safetensors *files; /* mappings; null once the weights are elsewhere */
+    /* Whose memory holds the weights (model_device.h); null: the mapped files. */
+    struct backend *backend;
+    void *weights_memory, *tables_memory;
 };
 
 /* Groups of tensors, in the order of spec 2.7. */
@@ -197,6 +201,7 @@ MUST_CHECK result model_measure(
  * when they are first used, only the scales of FP8 matrices are looked through. The files must not be truncated while the model is open: touching a
  * page that is gone is a SIGBUS, which no check here can prevent. */
 MUST_CHECK result model_open(const char *directory, struct model **out, struct error *error);
+/* Before the backend that holds its weights; accepts null. */
 void model_close(struct model *model);
 
 #endif

@@ -4,6 +4,7 @@
 #include "engram.h"
 #include "forward.h"
 #include "model_bench_ops.h"
+#include "model_device.h"
 #include "tokenizer.h"
 
 #include <time.h>
@@ -187,11 +188,19 @@ static uint64_t case_blocks(const struct model_bench *bench, const struct bench_
 /* Bytes beside weights and scratch that may be used; without a device the caller's to know. */
 static uint64_t bytes_free(const struct model_bench *bench) {
     struct backend_facts facts;
+    struct model_config config;
+    struct model_size size;
+    struct model_device_size weights = {0};
+    if (is_ok(model_measure(bench->options->model_directory, &config, &size, NULL))) {
+        model_device_measure(&config, &size, &weights);
+    }
     const char *name = bench->options->backend == NULL ? "cpu" : bench->options->backend;
     if (is_failed(backend_probe(name, 0, &facts, NULL)) || facts.is_host_memory) {
         return UINT64_MAX;
     }
-    return facts.memory_free - facts.memory_free / 20;
+    uint64_t usable = facts.memory_free - facts.memory_free / 20;
+    uint64_t taken = weights.weight_bytes + weights.table_bytes;
+    return usable > taken ? usable - taken : 0;
 }
 
 struct bench_shape {
@@ -244,6 +253,9 @@ open_forward(struct model_bench *bench, const struct bench_shape *shape, struct 
     backend.name = bench->options->backend;
     backend.threads = bench->options->threads;
     TRY(backend_open(&backend, &bench->backend, error));
+    if (!bench->backend->is_host_memory) {
+        TRY(model_to_device(bench->model, bench->backend, false, error));
+    }
     struct kv_cache_shape cache = {
         .context_max = shape->context,
         .sequences_max = shape->sequences,

@@ -151,7 +151,7 @@ static void walk_experts(
     const struct model_config *c = w->config;
     w->group = groups->routed;
     for (int32_t e = 0; e < experts && is_ok(w->status); e++) {
-        struct expert_weights *x = layer == NULL ? NULL : &layer->routed[e];
+        struct expert_weights *x = layer == NULL ? NULL : &layer->experts[e];
         struct weight *matrices[3] = {
             x == NULL ? NULL : &x->w1, x == NULL ? NULL : &x->w2, x == NULL ? NULL : &x->w3};
         for (int i = 0; i < 3; i++) {

@@ -3,6 +3,7 @@
 #include "host.h"
 #include "paths.h"
 
+#include "kernels/backend.h"
 #include "sandbox/sandbox.h"
 #include "sessions/session.h"
 #include <dirent.h>
@@ -14,6 +15,7 @@
 
 static const struct cli_option doctor_options[] = {
     {"model", 0, "DIR", "model to look at (default: the bundled one)"},
+    BACKEND_OPTION,
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
     {"json", 0, NULL, "one JSON object"},
 };
@@ -29,6 +31,7 @@ struct doctor {
     struct error error;
     result status;
     bool would_work;
+    const char *backend;
 };
 
 static const char *finding_name(enum finding finding) {
@@ -144,11 +147,36 @@ static void look_at_machine(struct doctor *doctor) {
         (double)sysconf(_SC_PHYS_PAGES) * page / mib,
         (double)sysconf(_SC_AVPHYS_PAGES) * page / mib
     );
-#ifdef HEARTH_HAS_CUDA
-    finding_add(doctor, "cuda", FINDING_GOOD, "", "%s", "built in; runs use the CPU backend");
-#else
-    finding_add(doctor, "cuda", FINDING_GOOD, "", "%s", "not built; runs use the CPU backend");
-#endif
+}
+
+/* Without a GPU runs use the CPU, which is no finding; with one that cannot be used it is one. */
+static void look_at_cuda(struct doctor *doctor) {
+    const double mib = 1048576.0;
+    struct backend_facts facts;
+    struct error error = {0};
+    result probed = backend_probe("cuda", 0, &facts, &error);
+    if (is_ok(probed)) {
+        finding_add(
+            doctor,
+            "cuda",
+            FINDING_GOOD,
+            "",
+            "%s, %.0f MiB, of which %.0f MiB are free now",
+            facts.description,
+            (double)facts.memory_total / mib,
+            (double)facts.memory_free / mib
+        );
+        return;
+    }
+    bool is_absent = probed.code == RESULT_NOT_FOUND;
+    finding_add(
+        doctor,
+        "cuda",
+        is_absent ? FINDING_GOOD : FINDING_WEAK,
+        "",
+        "%s; runs use the CPU",
+        error.message
+    );
 }
 
 static void look_at_model(struct doctor *doctor) {
@@ -162,7 +190,10 @@ static void look_at_model(struct doctor *doctor) {
         looked = model_settings_load(buffer_text(&directory), &settings, &error);
     }
     const struct engine_options options = {
-        .model_directory = buffer_text(&directory), .sequences_max = 1};
+        .model_directory = buffer_text(&directory),
+        .backend = doctor->backend,
+        .sequences_max = 1,
+    };
     struct engine_plan plan;
     struct engine *engine = NULL;
     if (is_ok(looked)) {
@@ -188,11 +219,13 @@ static void look_at_model(struct doctor *doctor) {
         "model",
         FINDING_GOOD,
         "",
-        "%.300s, digest %.16s, %s; %s",
+        "%.300s, digest %.16s, %s; %s%s%s",
         buffer_text(&directory),
         info.model_digest,
         info.backend,
-        buffer_text(&plan_text)
+        buffer_text(&plan_text),
+        plan.backend_note[0] != '\0' ? "; on the CPU: " : "",
+        plan.backend_note
     );
 }
 
@@ -418,6 +451,10 @@ static int doctor_print(struct doctor *doctor) {
 
 static int doctor_run(const struct cli_arguments *arguments) {
     struct doctor doctor = {.arguments = arguments, .would_work = true};
+    int chosen = backend_option(arguments, &doctor.backend);
+    if (chosen != STATUS_DONE) {
+        return chosen;
+    }
     buffer_init(&doctor.text, BUFFER_CEILING_DEFAULT);
     buffer_init(&doctor.json, BUFFER_CEILING_DEFAULT);
     json_writer_init(&doctor.writer, &doctor.json, &doctor.error);
@@ -428,6 +465,7 @@ static int doctor_run(const struct cli_arguments *arguments) {
     json_write_array_begin(&doctor.writer);
     look_at_sandbox(&doctor);
     look_at_machine(&doctor);
+    look_at_cuda(&doctor);
     look_at_model(&doctor);
     look_at_state(&doctor);
     look_at_cache(&doctor);

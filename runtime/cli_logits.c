@@ -52,6 +52,7 @@ static const struct cli_option logits_options[] = {
     {"json", 0, NULL, "one JSON object a position with all logits"},
     {"binary", 0, NULL, "raw little-endian FP32, [positions, vocabulary]"},
     {"stats", 0, NULL, "rows, index rows and top-k runs of each layer, after the logits"},
+    BACKEND_OPTION,
     {"threads", 0, "N", "threads of the CPU backend (default: one a core)"},
     {"isa", 0, "NAME", "plain, avx2 or avx512 (default: the machine's best)"},
 };
@@ -238,6 +239,7 @@ static result logits_ids(
 }
 
 struct logits_settings {
+    const char *backend;
     int64_t chunk, top, threads;
     enum window_mode window;
     enum logits_form form;
@@ -262,6 +264,14 @@ logits_settings_read(const struct cli_arguments *arguments, struct logits_settin
         strcmp(isa, "avx512") != 0) {
         return cli_usage(arguments, "--isa wants plain, avx2 or avx512, not '%.60s'", isa);
     }
+    int status = backend_option(arguments, &settings->backend);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    if (isa != NULL && strcmp(settings->backend, "cuda") == 0) {
+        return cli_usage(arguments, "--isa is of the CPU backend, not of --backend cuda");
+    }
+    settings->backend = isa != NULL ? "cpu" : settings->backend;
     if (cli_has(arguments, "json") && cli_has(arguments, "binary")) {
         return cli_usage(arguments, "--json and --binary exclude each other");
     }
@@ -308,13 +318,22 @@ static int model_logits(const struct cli_arguments *arguments) {
     struct engine *engine = NULL;
     result opened = model_directory(cli_value(arguments, "model"), &directory, &error);
     if (is_ok(opened)) {
-        const struct engine_options options = {
+        struct engine_plan plan;
+        struct engine_options options = {
             .model_directory = buffer_text(&directory),
+            .backend = settings.backend,
             .isa = cli_value(arguments, "isa"),
             .threads = (int32_t)settings.threads,
             .sequences_max = 1,
         };
-        opened = engine_open(&options, &engine, &error);
+        opened = engine_plan_make(&options, &plan, &error);
+        if (is_ok(opened)) {
+            if (plan.backend_note[0] != '\0') {
+                (void)fprintf(stderr, "# on the CPU: %s\n", plan.backend_note);
+            }
+            options.backend = plan.backend;
+            opened = engine_open(&options, &engine, &error);
+        }
     }
     if (is_failed(opened)) {
         return cli_fail_error(opened, &error);

@@ -59,6 +59,7 @@ static const struct cli_option run_options_table[] = {
     {"tools", 0, "NAMES", "tools to offer, comma-separated (default: shell,read,edit,write)"},
     {"window", 0, "MODE", "exact (default), or replay: approximate, fewer decoder rows"},
     {"context", 0, "N", "longest context in tokens (default: the model's)"},
+    BACKEND_OPTION,
     {"threads", 0, "N", "threads of the CPU backend (default: one a core)"},
     {"cache", 0, "SIZE", "cache on disk: at most SIZE, or off (default: 16G, or a quarter free)"},
     {"cache-hours", 0, "N", "keep what is cached on disk for N hours (default: 72)"},
@@ -319,6 +320,7 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
     const struct cache_settings *cache = &settings->cache;
     const struct engine_options options = {
         .model_directory = buffer_text(&settings->model),
+        .backend = settings->backend,
         .threads = (int32_t)settings->threads,
         .context_max = (int32_t)settings->context_max,
         .sequences_max = 1,
@@ -341,6 +343,13 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
     const struct run_status status = {.activity = "loading"};
     const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
     display_event(host->display, &note);
+    if (plan.backend_note[0] != '\0') {
+        buffer_clear(&line);
+        TRY(buffer_append_format(&line, error, "on the CPU: %s", plan.backend_note));
+        const struct run_event why = {
+            .type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
+        display_event(host->display, &why);
+    }
     if (settings->generation.speculation == SPECULATE_DRAFT && !plan.has_draft_stages) {
         FAIL(
             error,

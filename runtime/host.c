@@ -1,5 +1,6 @@
 #include "host.h"
 
+#include "kernels/backend.h"
 #include "paths.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -75,6 +76,21 @@ result model_settings_load(const char *directory, struct model_settings *out, st
     }
     *out = settings;
     return OK;
+}
+
+int backend_option(const struct cli_arguments *arguments, const char **out) {
+    const char *name = cli_value(arguments, "backend");
+    name = name == NULL ? "auto" : name;
+    struct backend_facts facts;
+    struct error error = {0};
+    if (strcmp(name, "auto") != 0 && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0) {
+        return cli_usage(arguments, "--backend wants auto, cpu or cuda, not '%.60s'", name);
+    }
+    if (strcmp(name, "cuda") == 0 && is_failed(backend_probe(name, 0, &facts, &error))) {
+        return cli_fail(STATUS_REFUSED, "%s", error.message);
+    }
+    *out = name;
+    return STATUS_DONE;
 }
 
 result model_directory(const char *given, struct buffer *out, struct error *error) {
@@ -183,6 +199,17 @@ void tool_declarations_deinit(struct tool_declarations *declarations) {
 
 result plan_describe(const struct engine_plan *plan, struct buffer *out, struct error *error) {
     const double mib = 1048576.0;
+    if (plan->has_device) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "device memory: %.1f MiB of %.0f MiB allowed, weights %.1f MiB of it%s; ",
+            (double)plan->device_bytes / mib,
+            (double)plan->device_memory_max / mib,
+            (double)plan->device_weight_bytes / mib,
+            plan->has_host_tables ? ", Engram tables in host memory" : ""
+        ));
+    }
     TRY(buffer_append_format(
         out,
         error,

@@ -4,6 +4,7 @@
 #ifndef HEARTH_RUNTIME_HOST_H
 #define HEARTH_RUNTIME_HOST_H
 
+#include "cli.h"
 #include "engine/chat.h"
 #include "engine/engine.h"
 #include "engine/tokenizer.h"
@@ -20,6 +21,13 @@ struct model_settings {
 /* Expected errors: INVALID_INPUT (a file is there, but broken). */
 MUST_CHECK result
 model_settings_load(const char *directory, struct model_settings *out, struct error *error);
+
+/* --backend auto (the default), cpu or cuda: engine_options.backend. An exit status; has said why it is
+ * not STATUS_DONE: not such a name, or a cuda that cannot be used here. */
+int backend_option(const struct cli_arguments *arguments, const char **out);
+/* Help text of the option. */
+#define BACKEND_OPTION                                                                             \
+    { "backend", 0, "NAME", "cpu, cuda or auto: cuda where it can be used (default: auto)" }
 
 /* --model DIR, else the bundled model. Expected errors: NOT_FOUND, INVALID_INPUT, IO. */
 MUST_CHECK result model_directory(const char *given, struct buffer *out, struct error *error);

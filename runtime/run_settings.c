@@ -80,7 +80,11 @@ int settings_numbers(struct run_settings *settings) {
         !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
         return STATUS_USAGE;
     }
-    int status = generation_settings_read(arguments, &settings->generation);
+    int status = backend_option(arguments, &settings->backend);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    status = generation_settings_read(arguments, &settings->generation);
     if (status != STATUS_DONE) {
         return status;
     }

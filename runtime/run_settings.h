@@ -23,6 +23,7 @@ struct run_settings {
     struct buffer workspace, state, model, snapshots, state_option;
     struct buffer cache_directory; /* of the disk tier */
     struct cache_settings cache;
+    const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;
     uint32_t tools;          /* that may be called */
     uint32_t declared_tools; /* to the model */

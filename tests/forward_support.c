@@ -80,6 +80,11 @@ void bench_open(struct bench *bench, const struct bench_options *options) {
     shape.threads = options->threads == 0 ? 1 : options->threads;
     shape.isa = options->isa;
     MUST(backend_open(&shape, &bench->backend, error));
+    bench->copies = calloc(1, sizeof *bench->copies);
+    assert_non_null(bench->copies);
+    if (!bench->backend->is_host_memory) {
+        MUST(model_to_device(bench->model, bench->backend, false, error));
+    }
     struct kv_layout layout;
     MUST(kv_layout_make(config, &layout, error));
     if (options->drafts) {
@@ -107,13 +112,40 @@ void bench_close(struct bench *bench) {
     draft_destroy(bench->draft);
     forward_destroy(bench->forward);
     kv_cache_deinit(&bench->cache);
+    model_close(bench->model);
     if (bench->backend != NULL) {
         backend_close(bench->backend);
     }
     engram_destroy(bench->engram);
     tokenizer_destroy(bench->tokenizer);
-    model_close(bench->model);
+    for (size_t i = 0; bench->copies != NULL && i < BENCH_COPIES; i++) {
+        free(bench->copies->memory[i]);
+    }
+    free(bench->copies);
     *bench = (struct bench){0};
+}
+
+const void *bench_read(const struct bench *bench, const void *memory, size_t bytes) {
+    struct bench_copies *copies = bench->copies;
+    void **copy = &copies->memory[copies->next++ % BENCH_COPIES];
+    free(*copy);
+    *copy = malloc(bytes + 1);
+    assert_non_null(*copy);
+    bench->backend->download(bench->backend, *copy, memory, bytes);
+    MUST(bench->backend->synchronize(bench->backend, error));
+    return *copy;
+}
+
+void bench_write(const struct bench *bench, void *memory, const void *from, size_t bytes) {
+    bench->backend->upload(bench->backend, memory, from, bytes);
+}
+
+void bench_fill(const struct bench *bench, void *memory, int byte, size_t bytes) {
+    void *filled = malloc(bytes + 1);
+    assert_non_null(filled);
+    memset(filled, byte, bytes);
+    bench_write(bench, memory, filled, bytes);
+    free(filled);
 }
 
 struct kv_sequence *bench_sequence(struct bench *bench, const int32_t *ids, int32_t count) {
@@ -179,12 +211,17 @@ void bench_assert_state_equal(
     const struct model_config *config = a->config;
     size_t key = (size_t)config->index_dim / 2;
     size_t scale = (size_t)config->index_dim / 32;
+    size_t block_bytes = a->cache.layout.block_bytes;
     for (int32_t s = 0; s < config->kv_source_count; s++) {
         const struct kv_source_layout *source = &a->cache.layout.sources[s];
+        const uint8_t *p = NULL;
+        const uint8_t *q = NULL;
         for (int32_t g = 0; g < x->computed / source->ratio; g++) {
-            const uint8_t *p = x->blocks[g / source->entries];
-            const uint8_t *q = y->blocks[g / source->entries];
             size_t slot = (size_t)(g % source->entries);
+            if (slot == 0) {
+                p = bench_read(a, x->blocks[g / source->entries], block_bytes);
+                q = bench_read(b, y->blocks[g / source->entries], block_bytes);
+            }
             size_t at = source->main_offset + slot * source->main_record_bytes;
             assert_memory_equal(p + at, q + at, source->main_record_bytes);
             at = source->index_code_offset + slot * key;
@@ -193,22 +230,22 @@ void bench_assert_state_equal(
             assert_memory_equal(p + at, q + at, scale);
         }
         if (source->ratio == 2 && x->computed % 2 == 1) {
+            size_t bytes = 2 * (size_t)config->head_dim * sizeof(float);
             assert_memory_equal(
-                kv_cache_pending(&a->cache, x, s),
-                kv_cache_pending(&b->cache, y, s),
-                2 * (size_t)config->head_dim * sizeof(float)
+                bench_read(a, kv_cache_pending(&a->cache, x, s), bytes),
+                bench_read(b, kv_cache_pending(&b->cache, y, s), bytes),
+                bytes
             );
         }
     }
     size_t record = window_record_bytes(config->head_dim);
     for (int32_t l = 0; l < config->layers; l++) {
+        size_t bytes = (size_t)config->window * record;
+        const uint8_t *p = bench_read(a, kv_cache_ring(&a->cache, x, l), bytes);
+        const uint8_t *q = bench_read(b, kv_cache_ring(&b->cache, y, l), bytes);
         for (int32_t i = 1; i <= config->window && i <= x->computed; i++) {
             size_t slot = (size_t)((x->computed - i) % config->window);
-            assert_memory_equal(
-                kv_cache_ring(&a->cache, x, l) + slot * record,
-                kv_cache_ring(&b->cache, y, l) + slot * record,
-                record
-            );
+            assert_memory_equal(p + slot * record, q + slot * record, record);
         }
     }
 }

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/engram.h"
 #include "engine/forward_layer.h"
+#include "engine/model_device.h"
 #include "engine/tokenizer.h"
 #include "test_safetensors.h"
 
@@ -29,6 +30,13 @@ struct bench_options {
     bool exports_targets;     /* the same */
 };
 
+/* Host copies of device memory that tests look at. */
+#define BENCH_COPIES 8
+struct bench_copies {
+    void *memory[BENCH_COPIES];
+    size_t next;
+};
+
 /* A model with everything a forward pass needs, without the engine thread. */
 struct bench {
     struct model *model;
@@ -39,6 +47,7 @@ struct bench {
     struct forward *forward;
     struct draft *draft; /* null without `drafts` */
     const struct model_config *config;
+    struct bench_copies *copies;
 };
 
 /* Directory of a model: the copy in the source tree, else that of $HEARTH_TEST_DATA. */
@@ -47,6 +56,11 @@ bool bench_find_model(char path[TEST_PATH_MAX], const char *model);
 bool bench_find_vectors(char path[TEST_PATH_MAX], const char *model, const char *file);
 void bench_open(struct bench *bench, const struct bench_options *options);
 void bench_close(struct bench *bench);
+
+/* What stands in memory of the backend; gone after BENCH_COPIES more such calls. */
+const void *bench_read(const struct bench *bench, const void *memory, size_t bytes);
+void bench_write(const struct bench *bench, void *memory, const void *from, size_t bytes);
+void bench_fill(const struct bench *bench, void *memory, int byte, size_t bytes);
 
 /* An empty sequence with room for and knowing `count` ids. */
 struct kv_sequence *bench_sequence(struct bench *bench, const int32_t *ids, int32_t count);

@@ -9,3 +9,4 @@ target_compile_definitions(bench_replay PRIVATE TEST_SOURCE_DIR="${PROJECT_SOURC
 hearth_test(test_kv_property
     SOURCES test_kv_property.c kv_property.c kv_property_facts.c forward_support.c test_safetensors.c
     LIBRARIES engine kernels base TIMEOUT 3600)
+hearth_choose_backend(test_kv_property test_replay_quality)

@@ -87,7 +87,8 @@ static struct kv_sequence *run_encoder_replay(
 ) {
     int32_t window = bench->config->window;
     struct kv_sequence *sequence = fork_of(bench, base->at);
-    memset(sequence->state, 0x5a, (size_t)bench->config->layers * bench->cache.layout.ring_bytes);
+    size_t rings = (size_t)bench->config->layers * bench->cache.layout.ring_bytes;
+    bench_fill(bench, sequence->state, 0x5a, rings);
     sequence->computed = chosen->hit - window;
     sequence->kept = chosen->hit; /* shared with the base: not to be written */
     bench_append(bench, sequence, chosen->ids + chosen->hit, chosen->length - chosen->hit);

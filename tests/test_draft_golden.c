@@ -21,7 +21,17 @@ struct golden {
     struct kv_sequence *sequence;
     int32_t block, window;
     int failures;
+    void *placed; /* of the backend: a segment and a view */
 };
+
+/* A copy of what the draft stages left in a buffer. */
+static const void *look(const struct golden *golden, const void *buffer, size_t bytes) {
+    return bench_read(&golden->bench, buffer, bytes);
+}
+
+static void feed(const struct golden *golden, void *buffer, const void *from, size_t bytes) {
+    bench_write(&golden->bench, buffer, from, bytes);
+}
 
 static bool is_verbose(void) {
     return getenv("HEARTH_TEST_VERBOSE") != NULL;
@@ -42,11 +52,15 @@ static bool open_golden(struct golden *golden, const char *model) {
     golden->window = golden->bench.config->window;
     golden->sequence = kv_cache_acquire(&golden->bench.cache);
     assert_non_null(golden->sequence);
+    struct backend *backend = golden->bench.backend;
+    size_t bytes = 64 + sizeof(struct sequence_view);
+    MUST(backend->allocate(backend, bytes, &golden->placed, error));
     return true;
 }
 
 static void close_golden(struct golden *golden) {
     assert_int_equal(golden->failures, 0);
+    golden->bench.backend->release(golden->bench.backend, golden->placed);
     bench_close(&golden->bench);
     test_tensors_close(&golden->vectors);
 }
@@ -118,23 +132,29 @@ static void unpack(const uint8_t *records, int32_t rows, int32_t dim, uint16_t *
     }
 }
 
-/* Writes stored values of positions [first, first + count) into the ring of a stage. */
+/* Writes stored values of positions [first, first + count) into the ring of a stage, by way of
+ * window_latent. */
 static void load_ring(
     struct golden *golden, int32_t stage, int32_t first, int32_t count, const uint16_t *rows
 ) {
     struct forward *forward = golden->bench.forward;
     int32_t dim = golden->bench.config->head_dim;
+    uint16_t *latent = forward->buffers.window_latent;
+    feed(golden, latent, rows, (size_t)count * (size_t)dim * sizeof *rows);
     struct window_pack_op pack = {
-        .rows = count, .dim = dim, .x = rows, .records = forward->buffers.window_records};
+        .rows = count, .dim = dim, .x = latent, .records = forward->buffers.window_records};
     backend_window_pack(forward->backend, &pack);
     struct row_segment segment = {.row = 0, .count = count, .position = first};
     struct sequence_view view = {
         .ring = kv_cache_draft_ring(&golden->bench.cache, golden->sequence, stage)};
+    void *placed_view = (uint8_t *)golden->placed + 64;
+    feed(golden, golden->placed, &segment, sizeof segment);
+    feed(golden, placed_view, &view, sizeof view);
     struct window_commit_op commit = {
         .window = golden->window + golden->block,
         .dim = dim,
-        .segments = row_segments_of(&segment, &segment, 1),
-        .views = &view,
+        .segments = row_segments_of(&segment, golden->placed, 1),
+        .views = placed_view,
         .records = forward->buffers.window_records,
     };
     backend_window_commit(forward->backend, &commit);
@@ -144,8 +164,9 @@ static void load_ring(
  * that a ring of W holds. */
 static void load_slots(struct golden *golden, int32_t stage, int32_t end, const uint16_t *slots) {
     size_t dim = (size_t)golden->bench.config->head_dim;
-    uint16_t *rows = golden->bench.forward->buffers.window_latent;
+    uint16_t rows[DRAFT_BLOCK_MAX * 128];
     int32_t count = end < golden->window ? end : golden->window;
+    assert_true((size_t)count * dim <= COUNT_OF(rows));
     for (int32_t i = 0; i < count; i++) {
         int32_t slot = (end - count + i) % golden->window;
         memcpy(rows + (size_t)i * dim, slots + (size_t)slot * dim, dim * sizeof *rows);
@@ -168,19 +189,20 @@ static void trace_name(char name[64], int32_t stage, const char *what) {
 }
 
 static void trace_bf16(
-    struct golden *golden, int32_t stage, const char *what, const uint16_t *got, size_t count
+    struct golden *golden, int32_t stage, const char *what, const uint16_t *buffer, size_t count
 ) {
     char name[64];
     trace_name(name, stage, what);
     assert_true(vectors_has(&golden->vectors, "%s", name));
-    check_bf16(golden, got, count, name);
+    check_bf16(golden, look(golden, buffer, count * sizeof *buffer), count, name);
 }
 
-static void
-trace_f32(struct golden *golden, int32_t stage, const char *what, const float *got, size_t count) {
+static void trace_f32(
+    struct golden *golden, int32_t stage, const char *what, const float *buffer, size_t count
+) {
     char name[64];
     trace_name(name, stage, what);
-    check_f32(golden, got, count, name);
+    check_f32(golden, look(golden, buffer, count * sizeof *buffer), count, name);
 }
 
 /* Experts of each row as a set, and the weight of each; the reference lists them by score. */
@@ -190,14 +212,16 @@ static void check_routing(struct golden *golden, int32_t stage) {
     size_t count = (size_t)golden->block * chosen;
     const int32_t *ids = trace_get(golden, stage, "router.experts", count * sizeof *ids);
     const float *weights = trace_get(golden, stage, "router.weights", count * sizeof *weights);
+    const int32_t *got_ids = look(golden, b->expert_ids, count * sizeof *got_ids);
+    const float *got_weights = look(golden, b->expert_weights, count * sizeof *got_weights);
     for (size_t i = 0; i < count; i++) {
         size_t row = i / chosen * chosen;
         size_t at = row;
-        while (at < row + chosen && b->expert_ids[at] != ids[i]) {
+        while (at < row + chosen && got_ids[at] != ids[i]) {
             at++;
         }
-        bool holds = at < row + chosen && fabs((double)(b->expert_weights[at] - weights[i])) <=
-                                              1e-5 * (double)weights[i];
+        bool holds = at < row + chosen &&
+                     fabs((double)(got_weights[at] - weights[i])) <= 1e-5 * (double)weights[i];
         check(golden, holds, "router");
     }
 }
@@ -212,22 +236,27 @@ static void check_stage_attention(struct golden *golden, int32_t stage, int32_t 
     size_t hidden = rows * (size_t)config->hidden;
     size_t query = rows * (size_t)config->heads * dim;
     int32_t layer = config->layers + stage;
-    memcpy(b->normed, trace_get(golden, stage, "attn.in", 2 * hidden), 2 * hidden);
+    feed(golden, b->normed, trace_get(golden, stage, "attn.in", 2 * hidden), 2 * hidden);
     uint16_t values[DRAFT_BLOCK_MAX * 128];
     assert_true(rows * dim <= COUNT_OF(values));
     draft_window(draft, stage);
-    unpack(b->window_records, golden->block, config->head_dim, values);
-    trace_bf16(golden, stage, "window_kv.dequant", values, rows * dim);
+    size_t record_bytes = rows * window_record_bytes(config->head_dim);
+    const uint8_t *records = look(golden, b->window_records, record_bytes);
+    unpack(records, golden->block, config->head_dim, values);
+    char name[64];
+    trace_name(name, stage, "window_kv.dequant");
+    assert_true(vectors_has(&golden->vectors, "%s", name));
+    check_bf16(golden, values, rows * dim, name);
     size_t keys = (size_t)(golden->window + golden->block) * dim;
     const uint16_t *kv = trace_get(golden, stage, "attn.kv_rows", 2 * keys);
     load_slots(golden, stage, position + 1, kv);
     load_ring(golden, stage, position + 1, golden->block, kv + (size_t)golden->window * dim);
     forward_query(forward, layer);
     trace_bf16(golden, stage, "attn.q", b->query, query);
-    memcpy(b->query, trace_get(golden, stage, "attn.q", 2 * query), 2 * query);
+    feed(golden, b->query, trace_get(golden, stage, "attn.q", 2 * query), 2 * query);
     draft_attend(draft, stage);
     trace_bf16(golden, stage, "attn.o_rotated", b->attended, query);
-    memcpy(b->attended, trace_get(golden, stage, "attn.o_rotated", 2 * query), 2 * query);
+    feed(golden, b->attended, trace_get(golden, stage, "attn.o_rotated", 2 * query), 2 * query);
     forward_project(forward, layer);
     trace_bf16(golden, stage, "attn.out", b->output, hidden);
 }
@@ -248,25 +277,26 @@ static void check_stage_streams(struct golden *golden, int32_t stage) {
     trace_f32(golden, stage, "hc_attn.pre", b->mix, rows * streams);
     trace_f32(golden, stage, "hc_attn.post", b->post, rows * streams);
     trace_f32(golden, stage, "hc_attn.comb", b->comb, rows * streams * streams);
-    memcpy(b->output, trace_get(golden, stage, "attn.out", 2 * hidden), 2 * hidden);
+    feed(golden, b->output, trace_get(golden, stage, "attn.out", 2 * hidden), 2 * hidden);
     forward_update(forward);
     trace_bf16(golden, stage, "streams_after_attn", b->streams, streams * hidden);
     const void *after = trace_get(golden, stage, "streams_after_attn", 2 * streams * hidden);
-    memcpy(b->streams, after, 2 * streams * hidden);
+    feed(golden, b->streams, after, 2 * streams * hidden);
     forward_collapse(forward, weights->ffn_norm);
     trace_bf16(golden, stage, "ffn.in", b->normed, hidden);
-    memcpy(b->normed, trace_get(golden, stage, "ffn.in", 2 * hidden), 2 * hidden);
+    feed(golden, b->normed, trace_get(golden, stage, "ffn.in", 2 * hidden), 2 * hidden);
     forward_mix(forward, &weights->ffn_mix);
     trace_f32(golden, stage, "hc_ffn.pre", b->mix, rows * streams);
     forward_experts(forward, layer);
     check_routing(golden, stage);
     trace_bf16(golden, stage, "ffn.out", b->output, hidden);
-    memcpy(b->output, trace_get(golden, stage, "ffn.out", 2 * hidden), 2 * hidden);
+    feed(golden, b->output, trace_get(golden, stage, "ffn.out", 2 * hidden), 2 * hidden);
     forward_update(forward);
     trace_bf16(golden, stage, "streams_after_ffn", b->streams, streams * hidden);
     after = trace_get(golden, stage, "streams_after_ffn", 2 * streams * hidden);
-    memcpy(b->streams, after, 2 * streams * hidden); // what the next stage starts from
-    memcpy(
+    feed(golden, b->streams, after, 2 * streams * hidden); // what the next stage starts from
+    feed(
+        golden,
         b->mix,
         trace_get(golden, stage, "hc_ffn.pre", rows * streams * sizeof(float)),
         rows * streams * sizeof(float)
@@ -285,11 +315,14 @@ static void check_main_row(struct golden *golden, int32_t step) {
     size_t width = tensor.count / STEPS;
     int32_t rows = forward->stage.rows;
     forward->stage.rows = 1;
-    draft_main_input(golden->bench.draft, all + (size_t)step * width);
+    uint16_t *hidden_rows = forward->buffers.target_hidden;
+    feed(golden, hidden_rows, all + (size_t)step * width, width * sizeof *all);
+    draft_main_input(golden->bench.draft, hidden_rows);
     const uint16_t *main_x = vectors_get(&golden->vectors, &tensor, "len%d.main_x", TRACE_LEN);
     struct bf16_difference difference = {0};
     size_t hidden = (size_t)config->hidden;
-    bf16_compare(&difference, forward->buffers.normed, main_x + (size_t)step * hidden, hidden);
+    const uint16_t *normed = look(golden, forward->buffers.normed, hidden * sizeof *normed);
+    bf16_compare(&difference, normed, main_x + (size_t)step * hidden, hidden);
     check(golden, bf16_share(&difference) >= 0.99 && difference.above_2ulp == 0, "main_x");
     forward->stage.rows = rows;
 }
@@ -319,9 +352,8 @@ static void check_trace(const char *model) {
         vectors_get(&golden.vectors, &tensor, "len%d.collapsed_hidden", TRACE_LEN);
     assert_true(tensor.count >= (size_t)(step + 1) * hidden);
     struct bf16_difference difference = {0};
-    bf16_compare(
-        &difference, golden.bench.draft->collapsed, collapsed + (size_t)step * hidden, hidden
-    );
+    const uint16_t *got = look(&golden, golden.bench.draft->collapsed, hidden * sizeof *got);
+    bf16_compare(&difference, got, collapsed + (size_t)step * hidden, hidden);
     check(&golden, bf16_share(&difference) >= 0.99 && difference.above_2ulp == 0, "collapsed");
     for (int32_t stage = 0; stage < golden.bench.config->draft_layers; stage++) {
         check_stage_attention(&golden, stage, *position);
@@ -426,10 +458,12 @@ static void compare_logits(struct golden *golden, int length, int step, struct t
     };
     backend_linear(forward->backend, &head);
     const int32_t *drafts = vectors_get(&golden->vectors, &tensor, "len%d.drafts", length);
+    size_t all = (size_t)golden->block * row * sizeof(float);
+    const float *logits = look(golden, forward->buffers.logits, all);
     bool same = true;
     for (size_t i = 0; i < (size_t)golden->block; i++) {
         size_t at = ((size_t)step * (size_t)golden->block + i) * row;
-        logits_compare(&totals->base, forward->buffers.logits + i * row, base + at, vocabulary);
+        logits_compare(&totals->base, logits + i * row, base + at, vocabulary);
         if (same) {
             const float *got = draft->host_logits + i * row;
             logits_compare(&totals->corrected, got, corrected + at, vocabulary);
@@ -497,8 +531,9 @@ static void commit_stored(struct golden *golden, int32_t position, const uint16_
     struct row_segment row = {.row = 0, .count = 1, .position = position};
     struct forward_segment segment = {
         .sequence = golden->sequence, .position = position, .count = 1};
-    memcpy(forward->buffers.target_hidden, hidden, width * sizeof *hidden);
-    forward->target_stage = row_segments_of(&row, &row, 1);
+    feed(golden, forward->buffers.target_hidden, hidden, width * sizeof *hidden);
+    feed(golden, golden->placed, &row, sizeof row);
+    forward->target_stage = row_segments_of(&row, golden->placed, 1);
     forward->segment_count = 1;
     MUST(draft_commit(golden->bench.draft, &segment, NULL, 1, error));
     golden->sequence->computed = position + 1;
@@ -512,9 +547,11 @@ static void check_main_x(struct golden *golden, int length) {
     size_t hidden = (size_t)golden->bench.config->hidden;
     forward->stage.rows = STEPS;
     const uint16_t *rows = vectors_get(&golden->vectors, &tensor, "len%d.main_hidden", length);
-    draft_main_input(golden->bench.draft, rows);
+    feed(golden, forward->buffers.target_hidden, rows, tensor.bytes);
+    draft_main_input(golden->bench.draft, forward->buffers.target_hidden);
     (void)snprintf(name, sizeof name, "len%d.main_x", length);
-    check_bf16(golden, forward->buffers.normed, STEPS * hidden, name);
+    size_t count = STEPS * hidden;
+    check_bf16(golden, look(golden, forward->buffers.normed, 2 * count), count, name);
 }
 
 /* The ring row of the prompt's last position, from its stored hidden row. */
@@ -526,7 +563,8 @@ check_ring_row(struct golden *golden, int length, const uint16_t *slots, int32_t
     int32_t position = length - 1;
     size_t slot = (size_t)(position % (golden->window + golden->block));
     const uint8_t *ring = kv_cache_draft_ring(&golden->bench.cache, golden->sequence, stage);
-    unpack(ring + slot * window_record_bytes(config->head_dim), 1, config->head_dim, values);
+    size_t bytes = window_record_bytes(config->head_dim);
+    unpack(look(golden, ring + slot * bytes, bytes), 1, config->head_dim, values);
     const uint16_t *wanted = slots + (size_t)(position % golden->window) * dim;
     struct bf16_difference difference = {0};
     bf16_compare(&difference, values, wanted, dim);
@@ -619,7 +657,11 @@ static void check_rings(struct golden *golden, const struct kv_sequence *sequenc
     double error_square = 0;
     struct bf16_difference difference = {0};
     for (int32_t stage = 0; stage < config->draft_layers; stage++) {
-        const uint8_t *records = kv_cache_draft_ring(&golden->bench.cache, sequence, stage);
+        const uint8_t *records = look(
+            golden,
+            kv_cache_draft_ring(&golden->bench.cache, sequence, stage),
+            golden->bench.cache.layout.draft_ring_bytes
+        );
         for (int32_t p = first; p < length; p++) {
             uint16_t values[128];
             size_t slot = (size_t)(p % slots);

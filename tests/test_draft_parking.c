@@ -99,7 +99,7 @@ static void take_a_turn(struct turns *turns, int32_t prompt_end, bool is_rebuilt
     uint8_t *state = turns->sequence->state;
     kv_store_park(turns->store, &turns->binding, true, 0);
     assert_null(turns->sequence->state);
-    memset(state, 0x5a, cache->layout.state_bytes);
+    bench_fill(&turns->bench, state, 0x5a, cache->layout.state_bytes);
     bool is_back = kv_store_resume(turns->store, &turns->binding, prompt_end, 0, &resumption);
     assert_true(is_back);
     assert_int_equal(resumption.is_rebuilt, is_rebuilt);

@@ -67,7 +67,8 @@ static const uint8_t *
 record_of(const struct bench *bench, const struct kv_sequence *x, int32_t stage, int32_t position) {
     int32_t slots = bench->config->window + bench->config->draft_block;
     size_t at = (size_t)(position % slots) * window_record_bytes(bench->config->head_dim);
-    return kv_cache_draft_ring(&bench->cache, x, stage) + at;
+    const uint8_t *record = kv_cache_draft_ring(&bench->cache, x, stage) + at;
+    return bench_read(bench, record, window_record_bytes(bench->config->head_dim));
 }
 
 /* Both hold the same last `rows` rows. */
@@ -292,7 +293,7 @@ static void spoil(struct world *world, struct kv_sequence *sequence, int32_t fir
                 is_kept = is_kept || p % slots == slot;
             }
             if (!is_kept) {
-                memset(ring + (size_t)slot * bytes, JUNK, bytes);
+                bench_fill(bench, ring + (size_t)slot * bytes, JUNK, bytes);
             }
         }
     }
@@ -386,7 +387,7 @@ adopt(struct world *world, const struct kv_sequence *from, int32_t kept, int32_t
     struct kv_cache *cache = &world->bench.cache;
     struct kv_sequence *sequence = kv_cache_acquire(cache);
     assert_non_null(sequence);
-    memset(sequence->state, JUNK, cache->layout.state_bytes);
+    bench_fill(&world->bench, sequence->state, JUNK, cache->layout.state_bytes);
     for (int32_t b = 0; b * KV_BLOCK_TOKENS < kept; b++) {
         kv_block_share(cache, from->numbers[b]);
     }

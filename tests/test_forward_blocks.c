@@ -37,6 +37,11 @@ get(struct blocks *blocks, struct test_tensor *tensor, int32_t layer, const char
     return vectors_get(&blocks->trace, tensor, "%slayers.%d.%s", blocks->prefix, layer, what);
 }
 
+/* A copy of what the forward pass left in a buffer. */
+static const void *look(const struct blocks *blocks, const void *buffer, size_t bytes) {
+    return bench_read(&blocks->bench, buffer, bytes);
+}
+
 /* ---- comparisons ---------------------------------------------------------------------------- */
 
 /* Elements more than 2 ulp apart, measured at the size of the row: where a code of a quantised
@@ -64,7 +69,7 @@ static void check_bf16_rows(
     struct blocks *blocks,
     int32_t layer,
     const char *what,
-    const uint16_t *got,
+    const uint16_t *buffer,
     const bool *left_out
 ) {
     if (!has(blocks, layer, what)) {
@@ -72,6 +77,7 @@ static void check_bf16_rows(
     }
     struct test_tensor tensor;
     const uint16_t *wanted = get(blocks, &tensor, layer, what);
+    const uint16_t *got = look(blocks, buffer, tensor.count * sizeof *got);
     size_t width = tensor.count / (size_t)blocks->rows;
     struct bf16_difference difference = {0};
     int32_t skipped = 0;
@@ -103,17 +109,18 @@ static void check_bf16_rows(
 }
 
 static void
-check_bf16(struct blocks *blocks, int32_t layer, const char *what, const uint16_t *got) {
-    check_bf16_rows(blocks, layer, what, got, NULL);
+check_bf16(struct blocks *blocks, int32_t layer, const char *what, const uint16_t *buffer) {
+    check_bf16_rows(blocks, layer, what, buffer, NULL);
 }
 
 /* 1e-5 relative; values below 1e-3 count as 1e-3. */
-static void check_f32(struct blocks *blocks, int32_t layer, const char *what, const float *got) {
+static void check_f32(struct blocks *blocks, int32_t layer, const char *what, const float *buffer) {
     if (!has(blocks, layer, what)) {
         return;
     }
     struct test_tensor tensor;
     const float *wanted = get(blocks, &tensor, layer, what);
+    const float *got = look(blocks, buffer, tensor.count * sizeof *got);
     double worst = 0;
     for (size_t i = 0; i < tensor.count; i++) {
         double scale = fabs((double)wanted[i]) > 1e-3 ? fabs((double)wanted[i]) : 1e-3;
@@ -141,15 +148,17 @@ static void check_gates(struct blocks *blocks, int32_t layer) {
     size_t rows = (size_t)blocks->rows;
     size_t width = kv_tensor.count / rows;
     size_t gates = tensor.count / rows;
+    const uint16_t *got_kv = look(blocks, b->engram_kv, kv_tensor.count * sizeof *got_kv);
+    const float *got = look(blocks, b->engram_gate, tensor.count * sizeof *got);
     size_t compared = 0;
     bool holds = true;
     for (size_t r = 0; r < rows; r++) {
-        if (memcmp(b->engram_kv + r * width, kv + r * width, width * sizeof *kv) != 0) {
+        if (memcmp(got_kv + r * width, kv + r * width, width * sizeof *kv) != 0) {
             continue;
         }
         compared++;
         for (size_t i = r * gates; i < (r + 1) * gates; i++) {
-            holds = holds && fabs((double)b->engram_gate[i] / (double)wanted[i] - 1) <= 1e-5;
+            holds = holds && fabs((double)got[i] / (double)wanted[i] - 1) <= 1e-5;
         }
     }
     check(blocks, holds && 2 * compared >= rows, layer, "engram.gate");
@@ -269,16 +278,18 @@ static void check_engram(struct blocks *blocks, int32_t layer) {
     feed(blocks, b->streams, from, input);
     forward_engram(forward, layer);
     const int32_t *ids = get(blocks, &tensor, layer, "engram.hash_ids");
+    int32_t slot = blocks->bench.config->plan[layer].engram;
+    const int64_t *found =
+        look(blocks, forward_engram_ids(forward, slot), tensor.count * sizeof *found);
     bool equal = true;
     for (size_t i = 0; i < tensor.count; i++) {
-        equal = equal && b->engram_ids[i] == ids[i];
+        equal = equal && found[i] == ids[i];
     }
     check(blocks, equal, layer, "engram.hash_ids");
     if (has(blocks, layer, "engram.rows")) {
         const void *rows = get(blocks, &tensor, layer, "engram.rows");
-        check(
-            blocks, memcmp(b->engram_rows, rows, tensor.bytes) == 0, layer, "engram.rows exactly"
-        );
+        const void *gathered = look(blocks, b->engram_rows, tensor.bytes);
+        check(blocks, memcmp(gathered, rows, tensor.bytes) == 0, layer, "engram.rows exactly");
     }
     check_bf16(blocks, layer, "engram.kv", b->engram_kv);
     check_gates(blocks, layer);
@@ -306,10 +317,14 @@ static void check_entries(struct blocks *blocks, int32_t layer, struct kv_sequen
     uint8_t *scales = codes + count * code_bytes;
     uint8_t *keys = scales + count * scale_bytes;
     uint8_t *key_scales = keys + count * key_bytes;
+    const uint8_t *block = NULL;
     for (size_t i = 0; i < count; i++) {
         size_t entry = first + i;
-        const uint8_t *block = sequence->blocks[entry / (size_t)source->entries];
         size_t slot = entry % (size_t)source->entries;
+        if (i == 0 || slot == 0) {
+            size_t bytes = blocks->bench.cache.layout.block_bytes;
+            block = look(blocks, sequence->blocks[entry / (size_t)source->entries], bytes);
+        }
         const uint8_t *record = block + source->main_offset + slot * source->main_record_bytes;
         memcpy(codes + i * code_bytes, record, code_bytes);
         memcpy(scales + i * scale_bytes, record + code_bytes, scale_bytes);
@@ -393,19 +408,26 @@ static void give_selection(struct blocks *blocks, int32_t layer) {
     size_t topk = (size_t)config->index_topk;
     size_t skip = raw ? 0 : (size_t)config->window;
     int32_t offset = raw ? 0 : config->window;
-    for (size_t r = 0; r < (size_t)blocks->rows; r++) {
+    size_t rows = (size_t)blocks->rows;
+    int32_t *selected = calloc(rows * (topk + 1), sizeof *selected);
+    assert_non_null(selected);
+    int32_t *counts = selected + rows * topk;
+    for (size_t r = 0; r < rows; r++) {
         int32_t count = 0;
         for (size_t i = 0; i < topk; i++) {
-            b->selected[r * topk + i] = -1;
+            selected[r * topk + i] = -1;
         }
         for (size_t i = skip; i < width; i++) {
             int32_t id = stored[r * width + i];
             if (id >= 0) {
-                b->selected[r * topk + (size_t)count++] = id - offset;
+                selected[r * topk + (size_t)count++] = id - offset;
             }
         }
-        b->selected_count[r] = count;
+        counts[r] = count;
     }
+    bench_write(&blocks->bench, b->selected, selected, rows * topk * sizeof *selected);
+    bench_write(&blocks->bench, b->selected_count, counts, rows * sizeof *counts);
+    free(selected);
 }
 
 /* Rows in which no near tie (8 bf16 ulp) decides about the set of candidates. */
@@ -427,6 +449,9 @@ static void check_pool(struct blocks *blocks, int32_t layer) {
     size_t width = tensor.count / (size_t)blocks->rows;
     size_t block_entries = (size_t)config->candidate_block_entries;
     size_t blocks_max = (size_t)config->candidate_blocks;
+    size_t rows = (size_t)blocks->rows;
+    const int32_t *pool = look(blocks, b->pool, rows * blocks_max * sizeof *pool);
+    const int32_t *pool_count = look(blocks, b->pool_count, rows * sizeof *pool_count);
     size_t wrong = 0;
     size_t compared = 0;
     for (size_t r = 0; r < (size_t)blocks->rows; r++) {
@@ -437,12 +462,12 @@ static void check_pool(struct blocks *blocks, int32_t layer) {
         size_t at = 0;
         bool equal = true;
         for (size_t g = 0; g < width; g += block_entries) {
-            bool is_kept = at < (size_t)b->pool_count[r] &&
-                           b->pool[r * blocks_max + at] == (int32_t)(g / block_entries);
+            bool is_kept = at < (size_t)pool_count[r] &&
+                           pool[r * blocks_max + at] == (int32_t)(g / block_entries);
             at += is_kept;
             equal = equal && is_kept == (mask[r * width + g] != 0);
         }
-        wrong += !equal || at != (size_t)b->pool_count[r];
+        wrong += !equal || at != (size_t)pool_count[r];
     }
     check(blocks, compared > 0 && wrong == 0, layer, "candidate_mask where no near tie decides");
 }
@@ -459,6 +484,9 @@ static void check_selection(struct blocks *blocks, int32_t layer) {
     const float *margin = get(blocks, &margins, layer, "index.margin");
     size_t width = selected.count / (size_t)blocks->rows;
     size_t topk = (size_t)blocks->bench.config->index_topk;
+    size_t rows = (size_t)blocks->rows;
+    const int32_t *got = look(blocks, b->selected, rows * topk * sizeof *got);
+    const int32_t *counts = look(blocks, b->selected_count, rows * sizeof *counts);
     size_t wrong = 0;
     size_t compared = 0;
     for (size_t r = 0; r < (size_t)blocks->rows; r++) {
@@ -471,11 +499,11 @@ static void check_selection(struct blocks *blocks, int32_t layer) {
         bool equal = true;
         for (size_t i = 0; i < width; i++) {
             if (stored[r * width + i] >= 0) {
-                equal = equal && b->selected[r * topk + (size_t)count] == stored[r * width + i];
+                equal = equal && got[r * topk + (size_t)count] == stored[r * width + i];
                 count++;
             }
         }
-        wrong += !equal || b->selected_count[r] != count;
+        wrong += !equal || counts[r] != count;
     }
     if (wrong > 0) {
         print_message(
@@ -492,8 +520,9 @@ static void check_window_records(struct blocks *blocks, int32_t layer) {
     size_t dim = (size_t)config->head_dim;
     size_t rows = (size_t)blocks->rows;
     check_bf16(blocks, layer, "window_kv.prequant", b->window_latent);
-    check_codes(blocks, layer, "window_kv.codes", b->window_records, dim, record, rows);
-    check_codes(blocks, layer, "window_kv.scales", b->window_records + dim, dim / 32, record, rows);
+    const uint8_t *records = look(blocks, b->window_records, rows * record);
+    check_codes(blocks, layer, "window_kv.codes", records, dim, record, rows);
+    check_codes(blocks, layer, "window_kv.scales", records + dim, dim / 32, record, rows);
 }
 
 static void check_attention(
@@ -523,9 +552,12 @@ static void check_attention(
         size_t rows = (size_t)blocks->rows * (size_t)config->index_heads;
         size_t codes = (size_t)config->index_dim / 2;
         size_t scales = (size_t)config->index_dim / 32;
-        check_codes(blocks, layer, "index.q.codes", b->index_codes, codes, codes, rows);
-        check_codes(blocks, layer, "index.q.scales", b->index_scales, scales, scales, rows);
-        check_scores(blocks, layer, scores, stride);
+        const uint8_t *queries = look(blocks, b->index_codes, rows * codes);
+        const uint8_t *query_scales = look(blocks, b->index_scales, rows * scales);
+        check_codes(blocks, layer, "index.q.codes", queries, codes, codes, rows);
+        check_codes(blocks, layer, "index.q.scales", query_scales, scales, scales, rows);
+        size_t score_bytes = (size_t)blocks->rows * (size_t)stride * sizeof *scores;
+        check_scores(blocks, layer, look(blocks, scores, score_bytes), stride);
         check_pool(blocks, layer);
         check_selection(blocks, layer);
         give_selection(blocks, layer);
@@ -579,19 +611,21 @@ static void check_experts(struct blocks *blocks, int32_t layer) {
     const int32_t *experts = get(blocks, &tensor, layer, "router.experts");
     const float *weights = get(blocks, &weight_tensor, layer, "router.weights");
     size_t chosen = tensor.count / (size_t)blocks->rows;
+    const int32_t *got_ids = look(blocks, b->expert_ids, tensor.count * sizeof *got_ids);
+    const float *got_weights = look(blocks, b->expert_weights, tensor.count * sizeof *got_weights);
     bool same = true;
     double worst = 0;
     for (size_t r = 0; r < (size_t)blocks->rows; r++) {
         for (size_t i = 0; i < chosen && !ties[r]; i++) {
             /* Stored in order of score or of id: look it up. */
             size_t found = 0;
-            while (found < chosen && b->expert_ids[r * chosen + found] != experts[r * chosen + i]) {
+            while (found < chosen && got_ids[r * chosen + found] != experts[r * chosen + i]) {
                 found++;
             }
             same = same && found < chosen;
             if (found < chosen) {
                 double wanted = (double)weights[r * chosen + i];
-                double got = (double)b->expert_weights[r * chosen + found];
+                double got = (double)got_weights[r * chosen + found];
                 worst = fmax(worst, fabs(got - wanted) / wanted);
             }
         }
@@ -620,9 +654,12 @@ static void check_stage(
         .logits = FORWARD_LOGITS_ALL,
     };
     int32_t stride = blocks->position + count;
-    float *scores = calloc((size_t)count * (size_t)stride, sizeof *scores);
-    assert_non_null(scores);
+    struct backend *backend = blocks->bench.backend;
+    void *scores = NULL;
+    size_t score_bytes = (size_t)count * (size_t)stride * sizeof(float);
+    MUST(backend->allocate(backend, score_bytes, &scores, error));
     forward_begin(forward, &segment, 1);
+    forward_rope(forward);
     for (int32_t l = 0; l < blocks->bench.config->layers; l++) {
         if (blocks->bench.config->plan[l].engram >= 0) {
             check_engram(blocks, l);
@@ -632,7 +669,7 @@ static void check_stage(
         check_streams(blocks, l);
     }
     sequence->computed = blocks->position + count;
-    free(scores);
+    backend->release(backend, scores);
 }
 
 static void check_embedding(struct blocks *blocks, int32_t count) {
@@ -645,11 +682,14 @@ static void check_embedding(struct blocks *blocks, int32_t count) {
     const struct forward_buffers *b = &blocks->bench.forward->buffers;
     size_t hidden = (size_t)config->hidden;
     forward_embed(blocks->bench.forward);
+    size_t all = (size_t)count * (size_t)config->streams;
+    const uint16_t *streams = look(blocks, b->streams, all * hidden * sizeof *streams);
+    const float *mix = look(blocks, b->mix, all * sizeof *mix);
     for (size_t r = 0; r < (size_t)count; r++) {
         for (size_t c = 0; c < (size_t)config->streams; c++) {
-            const uint16_t *stream = b->streams + (r * (size_t)config->streams + c) * hidden;
+            const uint16_t *stream = streams + (r * (size_t)config->streams + c) * hidden;
             assert_memory_equal(stream, wanted + r * hidden, hidden * sizeof *wanted);
-            assert_true(b->mix[r * (size_t)config->streams + c] == (c == 0 ? 1.0F : 0.0F));
+            assert_true(mix[r * (size_t)config->streams + c] == (c == 0 ? 1.0F : 0.0F));
         }
     }
 }
@@ -676,6 +716,7 @@ static void check_model(const char *model, const char *isa) {
         .logits = FORWARD_LOGITS_ALL,
     };
     forward_begin(blocks.bench.forward, &segment, 1);
+    forward_rope(blocks.bench.forward);
     check_embedding(&blocks, count);
     check_stage(&blocks, "", sequence, count);
     const int32_t *next = vectors_get(&blocks.trace, &tensor, "decode.token");

@@ -131,7 +131,8 @@ struct hit {
 
 /* Records of tokens from `from` on in the blocks that are the sequence's own. */
 static void poison_entries(struct rebuild *rebuild, struct kv_sequence *sequence, int32_t from) {
-    const struct model_config *config = rebuild->bench.config;
+    const struct bench *bench = &rebuild->bench;
+    const struct model_config *config = bench->config;
     size_t key = (size_t)config->index_dim / 2;
     size_t scale = (size_t)config->index_dim / 32;
     for (int32_t s = 0; s < config->kv_source_count; s++) {
@@ -140,13 +141,10 @@ static void poison_entries(struct rebuild *rebuild, struct kv_sequence *sequence
         for (int32_t g = (from + source->ratio - 1) / source->ratio; g < end; g++) {
             uint8_t *block = sequence->blocks[g / source->entries];
             size_t at = (size_t)(g % source->entries);
-            memset(
-                block + source->main_offset + at * source->main_record_bytes,
-                POISON,
-                source->main_record_bytes
-            );
-            memset(block + source->index_code_offset + at * key, POISON, key);
-            memset(block + source->index_scale_offset + at * scale, POISON, scale);
+            size_t record = source->main_record_bytes;
+            bench_fill(bench, block + source->main_offset + at * record, POISON, record);
+            bench_fill(bench, block + source->index_code_offset + at * key, POISON, key);
+            bench_fill(bench, block + source->index_scale_offset + at * scale, POISON, scale);
         }
     }
 }
@@ -157,7 +155,7 @@ take_hit(struct rebuild *rebuild, const struct kv_sequence *from, const struct h
     struct kv_cache *cache = &rebuild->bench.cache;
     struct kv_sequence *sequence = kv_cache_acquire(cache);
     assert_non_null(sequence);
-    memset(sequence->state, POISON, cache->layout.state_bytes);
+    bench_fill(&rebuild->bench, sequence->state, POISON, cache->layout.state_bytes);
     for (int32_t b = 0; b * KV_BLOCK_TOKENS < hit->position; b++) {
         kv_block_share(cache, from->numbers[b]);
     }
@@ -251,8 +249,9 @@ static bool check_hit(
         assert_memory_equal(rebuild->logits, rebuild->wanted, (1 + STEPS) * logit_bytes(rebuild));
     }
     /* The donor's block that was used in part is as it was. */
-    const uint8_t *now = from->blocks[(hit->position - 1) / KV_BLOCK_TOKENS];
-    assert_memory_equal(now, before, bench->cache.layout.block_bytes);
+    size_t block_bytes = bench->cache.layout.block_bytes;
+    const uint8_t *block = from->blocks[(hit->position - 1) / KV_BLOCK_TOKENS];
+    assert_memory_equal(bench_read(bench, block, block_bytes), before, block_bytes);
     free(before);
     kv_cache_release(&bench->cache, sequence);
     rebuild->trials++;
@@ -389,7 +388,7 @@ static void check_snapshot(
         .snapshot = capture(rebuild, donor, captured),
         .kind = restored,
     };
-    memset(donor->state, POISON, rebuild->bench.cache.layout.state_bytes);
+    bench_fill(&rebuild->bench, donor->state, POISON, rebuild->bench.cache.layout.state_bytes);
     const struct kv_sequence *from = hit_position <= position ? donor : rebuild->cold_after;
     (void)check_hit(rebuild, from, &hit, true);
     kv_cache_release(&rebuild->bench.cache, donor);

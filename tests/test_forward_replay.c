@@ -68,7 +68,7 @@ static struct kv_sequence *adopt(struct replay *replay, const struct variant *va
     struct kv_cache *cache = &replay->bench.cache;
     struct kv_sequence *sequence = kv_cache_acquire(cache);
     assert_non_null(sequence);
-    memset(sequence->state, variant->poison, cache->layout.state_bytes);
+    bench_fill(&replay->bench, sequence->state, variant->poison, cache->layout.state_bytes);
     if (variant->hit > 0) {
         for (int32_t b = 0; b * KV_BLOCK_TOKENS < variant->hit; b++) {
             kv_block_share(cache, replay->donor->numbers[b]);
@@ -152,7 +152,8 @@ static void check_variant(struct replay *replay, int32_t hit, bool decoder) {
     uint8_t *before = malloc((size_t)blocks * block_bytes);
     assert_non_null(before);
     for (int32_t b = 0; b < blocks; b++) {
-        memcpy(before + (size_t)b * block_bytes, replay->donor->blocks[b], block_bytes);
+        const void *block = bench_read(bench, replay->donor->blocks[b], block_bytes);
+        memcpy(before + (size_t)b * block_bytes, block, block_bytes);
     }
     const struct variant variants[2] = {
         {.hit = hit, .decoder = decoder, .chunk = PROMPT, .poison = 0x5a},
@@ -168,9 +169,8 @@ static void check_variant(struct replay *replay, int32_t hit, bool decoder) {
     assert_memory_equal(replay->logits[0], replay->logits[1], (1 + STEPS) * logit_bytes(replay));
     bench_assert_state_equal(bench, sequences[0], bench, sequences[1]);
     for (int32_t b = 0; b < blocks; b++) {
-        assert_memory_equal(
-            before + (size_t)b * block_bytes, replay->donor->blocks[b], block_bytes
-        );
+        const void *block = bench_read(bench, replay->donor->blocks[b], block_bytes);
+        assert_memory_equal(before + (size_t)b * block_bytes, block, block_bytes);
     }
     /* Whole blocks below the hit are the donor's own, not copies. */
     for (int32_t b = 0; b < hit / KV_BLOCK_TOKENS; b++) {
@@ -269,7 +269,7 @@ static void decoder_replay_after_exact_rebuild_keeps_entries_exact(void **state)
                 }
                 struct kv_adoption adoption = {
                     .blocks = replay->donor->numbers, .kept = hit, .start = start};
-                memset(sequence->state, 0x78, bench->cache.layout.state_bytes);
+                bench_fill(bench, sequence->state, 0x78, bench->cache.layout.state_bytes);
                 kv_cache_adopt(&bench->cache, sequence, &adoption);
             }
             bench_append(
@@ -297,10 +297,11 @@ static void decoder_replay_after_exact_rebuild_keeps_entries_exact(void **state)
                 /* Behind the prompt a block holds what it held before. */
                 size_t end = (size_t)(PROMPT - b * KV_BLOCK_TOKENS);
                 if (end >= KV_BLOCK_TOKENS) {
+                    size_t bytes = bench->cache.layout.block_bytes;
                     assert_memory_equal(
-                        sequence->blocks[b],
-                        replay->donor->blocks[b],
-                        bench->cache.layout.block_bytes
+                        bench_read(bench, sequence->blocks[b], bytes),
+                        bench_read(bench, replay->donor->blocks[b], bytes),
+                        bytes
                     );
                 }
             }

@@ -180,7 +180,9 @@ static void compare_ring(
 ) {
     size_t dim = (size_t)bench->config->head_dim;
     const uint16_t *wanted = tensor->data;
-    const uint8_t *ring = kv_cache_ring(&bench->cache, sequence, layer);
+    const uint8_t *ring = bench_read(
+        bench, kv_cache_ring(&bench->cache, sequence, layer), bench->cache.layout.ring_bytes
+    );
     for (size_t slot = 0; slot < tensor->count / dim; slot++) {
         const uint8_t *record = ring + slot * window_record_bytes(bench->config->head_dim);
         for (size_t c = 0; c < dim; c++) {
@@ -203,9 +205,13 @@ static void compare_entries(
     size_t key = (size_t)bench->config->index_dim;
     const uint16_t *wanted = main->data;
     const uint16_t *wanted_key = index->data;
+    const uint8_t *block = NULL;
     for (size_t g = 0; g < main->count / dim; g++) {
-        const uint8_t *block = sequence->blocks[g / (size_t)source->entries];
         size_t slot = g % (size_t)source->entries;
+        if (slot == 0) {
+            const uint8_t *from = sequence->blocks[g / (size_t)source->entries];
+            block = bench_read(bench, from, bench->cache.layout.block_bytes);
+        }
         const uint8_t *record = block + source->main_offset + slot * source->main_record_bytes;
         for (size_t c = 0; c < dim; c++) {
             float got = fp4_at(record, c) * e4m3(record[dim / 2 + c / 16]);
@@ -238,7 +244,8 @@ static void compare_pending(
         }
         const float *wanted =
             vectors_get(vectors, &tensor, "%s.layers.%d.%s", prefix, layer, halves[half]);
-        const float *got = kv_cache_pending(&bench->cache, sequence, source) + half * dim;
+        const float *pending = kv_cache_pending(&bench->cache, sequence, source) + half * dim;
+        const float *got = bench_read(bench, pending, dim * sizeof *got);
         double difference = 0;
         double size = 0;
         for (size_t c = 0; c < dim; c++) {
@@ -429,8 +436,8 @@ static void check_narrowing(struct replay *replay) {
         (size_t)bench->config->window * window_record_bytes(bench->config->head_dim);
     for (int32_t l = 0; l < bench->config->layers; l++) {
         assert_memory_equal(
-            kv_cache_ring(&bench->cache, narrow, l),
-            kv_cache_ring(&bench->cache, full, l),
+            bench_read(bench, kv_cache_ring(&bench->cache, narrow, l), ring_bytes),
+            bench_read(bench, kv_cache_ring(&bench->cache, full, l), ring_bytes),
             ring_bytes
         );
     }
@@ -462,7 +469,8 @@ static struct kv_sequence *take_hit(struct replay *replay, int32_t hit) {
         .start = hit - replay->bench.config->window,
     };
     kv_cache_adopt(cache, sequence, &adoption);
-    memset(sequence->state, 0x5a, (size_t)replay->bench.config->layers * cache->layout.ring_bytes);
+    size_t rings = (size_t)replay->bench.config->layers * cache->layout.ring_bytes;
+    bench_fill(&replay->bench, sequence->state, 0x5a, rings);
     bench_append(&replay->bench, sequence, replay->tokens + hit, replay->length - hit);
     kv_cache_release(cache, donor);
     return sequence;
@@ -612,11 +620,12 @@ static void replay_below_hit_rewrites_no_entry(void **state) {
     size_t block_bytes = replay.bench.cache.layout.block_bytes;
     uint8_t *before = malloc(block_bytes);
     assert_non_null(before);
+    memcpy(before, bench_read(&replay.bench, sequence->blocks[0], block_bytes), block_bytes);
     /* Mark what was written: a rewrite with the right value must be seen too. */
     for (size_t i = 0; i < block_bytes; i++) {
-        sequence->blocks[0][i] ^= 0x11;
+        before[i] ^= 0x11;
     }
-    memcpy(before, sequence->blocks[0], block_bytes);
+    bench_write(&replay.bench, sequence->blocks[0], before, block_bytes);
     struct forward_segment segment = {
         .sequence = sequence,
         .position = HIT - replay.bench.config->window,
@@ -628,16 +637,17 @@ static void replay_below_hit_rewrites_no_entry(void **state) {
         .write_floor = HIT,
     };
     MUST(forward_step(replay.bench.forward, &segment, 1, NULL, error));
+    const uint8_t *block = bench_read(&replay.bench, sequence->blocks[0], block_bytes);
     for (int32_t s = 0; s < replay.bench.config->kv_source_count; s++) {
         const struct kv_source_layout *source = &replay.bench.cache.layout.sources[s];
         size_t kept = (size_t)(HIT / source->ratio) * source->main_record_bytes;
         size_t end = (size_t)(LENGTH / source->ratio) * source->main_record_bytes;
-        const uint8_t *now = sequence->blocks[0] + source->main_offset;
+        const uint8_t *now = block + source->main_offset;
         assert_memory_equal(now, before + source->main_offset, kept);
         assert_true(memcmp(now + kept, before + source->main_offset + kept, end - kept) != 0);
         size_t key = (size_t)replay.bench.config->index_dim / 2;
         assert_memory_equal(
-            sequence->blocks[0] + source->index_code_offset,
+            block + source->index_code_offset,
             before + source->index_code_offset,
             (size_t)(HIT / source->ratio) * key
         );

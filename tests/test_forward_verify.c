@@ -383,11 +383,10 @@ static int32_t take_targets(const struct bench *bench, uint16_t *to) {
     assert_int_equal(targets.segments.count, 1);
     assert_int_equal(targets.segments.rows, targets.segments.host[0].count);
     size_t width = (size_t)bench->config->draft_target_count * (size_t)bench->config->hidden;
-    memcpy(
-        to + (size_t)targets.segments.host[0].position * width,
-        targets.hidden + (size_t)targets.segments.host[0].row * width,
-        (size_t)targets.segments.rows * width * sizeof *to
-    );
+    const uint16_t *rows = targets.hidden + (size_t)targets.segments.host[0].row * width;
+    size_t bytes = (size_t)targets.segments.rows * width * sizeof *to;
+    uint16_t *first = to + (size_t)targets.segments.host[0].position * width;
+    memcpy(first, bench_read(bench, rows, bytes), bytes);
     return targets.segments.rows;
 }
 

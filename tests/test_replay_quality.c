@@ -149,9 +149,8 @@ static void run_segment(
     int32_t start = HIT - bench->config->window;
     struct kv_sequence *sequence = kv_cache_fork(&bench->cache, base->at);
     assert_non_null(sequence);
-    memset(
-        sequence->state, rubbish, (size_t)bench->config->layers * bench->cache.layout.ring_bytes
-    );
+    size_t rings = (size_t)bench->config->layers * bench->cache.layout.ring_bytes;
+    bench_fill(bench, sequence->state, rubbish, rings);
     sequence->computed = start;
     sequence->kept = HIT;
     bench_append(bench, sequence, suffix, suffix_count);
@@ -242,11 +241,15 @@ check_source_rings(struct fixture *fixture, int32_t length, const struct replay_
     }
     size_t dim = (size_t)config->head_dim;
     size_t record = window_record_bytes(config->head_dim);
-    const uint8_t *wanted = kv_cache_ring(&bench->cache, exact, layer);
+    size_t bytes = (size_t)config->window * record;
+    const uint8_t *wanted_ring = kv_cache_ring(&bench->cache, exact, layer);
+    const uint8_t *wanted_next = kv_cache_ring(&bench->cache, exact, layer + 1);
     for (int v = REPLAY_ENCODER; v <= REPLAY_BOTH; v++) {
         struct kv_sequence *sequence =
             replay_variant_run(bench, base, &chosen, (enum replay_variant)v, logits);
-        const uint8_t *ring = kv_cache_ring(&bench->cache, sequence, layer);
+        const uint8_t *wanted = bench_read(bench, wanted_ring, bytes);
+        const uint8_t *ring =
+            bench_read(bench, kv_cache_ring(&bench->cache, sequence, layer), bytes);
         for (int32_t slot = 0; slot < config->window; slot++) {
             const uint8_t *got = ring + (size_t)slot * record;
             if (v == REPLAY_DECODER) {
@@ -259,9 +262,9 @@ check_source_rings(struct fixture *fixture, int32_t length, const struct replay_
                 assert_true(other == slot || own < distance);
             }
         }
-        const uint8_t *next = kv_cache_ring(&bench->cache, sequence, layer + 1);
-        size_t bytes = (size_t)config->window * record;
-        assert_memory_not_equal(next, kv_cache_ring(&bench->cache, exact, layer + 1), bytes);
+        const uint8_t *next =
+            bench_read(bench, kv_cache_ring(&bench->cache, sequence, layer + 1), bytes);
+        assert_memory_not_equal(next, bench_read(bench, wanted_next, bytes), bytes);
         kv_cache_release(&bench->cache, sequence);
     }
     kv_cache_release(&bench->cache, exact);
