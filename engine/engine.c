@@ -76,7 +76,6 @@ static result
 open_files(struct engine *engine, const struct engine_options *options, struct error *error) {
     const char *directory = options->model_directory;
     char path[4096];
-    TRY(engine_plan_make(options, &engine->plan, error));
     TRY(model_open(directory, &engine->model, error));
     if (is_failed(file_path(path, sizeof path, directory, "tokenizer.json"))) {
         FAIL(error, INVALID_INPUT, "the model's path is too long");
@@ -257,6 +256,7 @@ static void fill_info(struct engine *engine, const char *directory) {
     );
     memcpy(info->model_digest, engine->model->digest, sizeof info->model_digest);
     (void)snprintf(info->backend, sizeof info->backend, "%s", engine->backend->description);
+    memcpy(info->backend_note, engine->plan.backend_note, sizeof info->backend_note);
     info->numerics = ENGINE_FORWARD_NUMERICS << 16 | engine->backend->numerics;
     engine_root_lineage(engine, info->numerics, info->root_lineage);
     info->vocabulary = engine->model->config.vocabulary;
@@ -292,12 +292,17 @@ static void engine_cleanup(struct engine **engine) {
     engine_close(*engine);
 }
 
-result engine_open(const struct engine_options *options, struct engine **out, struct error *error) {
-    ASSERT(options->model_directory != NULL);
+static result open_planned(
+    const struct engine_options *options,
+    const struct engine_plan *plan,
+    struct engine **out,
+    struct error *error
+) {
     CLEANUP(engine_cleanup) struct engine *engine = calloc(1, sizeof *engine);
     if (engine == NULL) {
         FAIL(error, MEMORY, "no memory for an engine");
     }
+    engine->plan = *plan;
     engine->wake = options->wake;
     engine->wake_context = options->wake_context;
     engine->next_id = 1;
@@ -311,6 +316,33 @@ result engine_open(const struct engine_options *options, struct engine **out, st
     TRY(start_thread(engine, error));
     *out = TAKE(engine);
     return OK;
+}
+
+static result
+plan_on(const struct engine_options *options, struct engine_plan *plan, struct error *error) {
+    TRY_NOTE(error, engine_plan_make(options, plan, error), "model '%s'", options->model_directory);
+    return OK;
+}
+
+result engine_open(const struct engine_options *options, struct engine **out, struct error *error) {
+    ASSERT(options->model_directory != NULL);
+    bool is_auto = options->backend != NULL && strcmp(options->backend, "auto") == 0;
+    struct engine_plan plan;
+    struct error reason = {0};
+    TRY(plan_on(options, &plan, error));
+    if (!is_auto || !plan.has_device) {
+        return open_planned(options, &plan, out, error);
+    }
+    result opened = open_planned(options, &plan, out, &reason);
+    if (is_ok(opened)) {
+        return OK;
+    }
+    /* What only shows when it is opened: a device that faults, memory that others took meanwhile. */
+    struct engine_options on_cpu = *options;
+    on_cpu.backend = "cpu";
+    TRY(plan_on(&on_cpu, &plan, error));
+    (void)snprintf(plan.backend_note, sizeof plan.backend_note, "%.255s", reason.message);
+    return open_planned(&on_cpu, &plan, out, error);
 }
 
 /* Nobody else is there any more. What live sequences computed may be wanted after a restart. */

@@ -140,6 +140,8 @@ struct engine_info {
     char model_name[128];  /* last part of the directory's path */
     char model_digest[65]; /* hex */
     char backend[64];      /* "cpu avx512, 2 threads" */
+    char
+        backend_note[256]; /* asked for "auto": why the device that is there is not used; else "" */
     char root_lineage[65]; /* hash(model digest, backend, numerics version, block layout) */
     uint32_t numerics;
     int32_t vocabulary, context_max, eos_id;

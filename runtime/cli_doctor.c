@@ -224,8 +224,8 @@ static void look_at_model(struct doctor *doctor) {
         info.model_digest,
         info.backend,
         buffer_text(&plan_text),
-        plan.backend_note[0] != '\0' ? "; on the CPU: " : "",
-        plan.backend_note
+        info.backend_note[0] != '\0' ? "; on the CPU: " : "",
+        info.backend_note
     );
 }
 

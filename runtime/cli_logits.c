@@ -318,25 +318,22 @@ static int model_logits(const struct cli_arguments *arguments) {
     struct engine *engine = NULL;
     result opened = model_directory(cli_value(arguments, "model"), &directory, &error);
     if (is_ok(opened)) {
-        struct engine_plan plan;
-        struct engine_options options = {
+        const struct engine_options options = {
             .model_directory = buffer_text(&directory),
             .backend = settings.backend,
             .isa = cli_value(arguments, "isa"),
             .threads = (int32_t)settings.threads,
             .sequences_max = 1,
         };
-        opened = engine_plan_make(&options, &plan, &error);
-        if (is_ok(opened)) {
-            if (plan.backend_note[0] != '\0') {
-                (void)fprintf(stderr, "# on the CPU: %s\n", plan.backend_note);
-            }
-            options.backend = plan.backend;
-            opened = engine_open(&options, &engine, &error);
-        }
+        opened = engine_open(&options, &engine, &error);
     }
     if (is_failed(opened)) {
         return cli_fail_error(opened, &error);
+    }
+    struct engine_info info;
+    engine_get_info(engine, &info);
+    if (info.backend_note[0] != '\0') {
+        (void)fprintf(stderr, "# on the CPU: %s\n", info.backend_note);
     }
     status = logits_with_engine(arguments, &settings, engine);
     engine_close(engine);

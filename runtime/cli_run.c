@@ -315,6 +315,22 @@ static bool context_is_wrong(struct engine_options options) {
     return engine_plan_make(&options, &plan, &ignored).code != RESULT_INVALID_INPUT;
 }
 
+/* When there is a device and it is not used. */
+static result say_why_cpu(struct run_host *host, struct error *error) {
+    struct engine_info info;
+    engine_get_info(host->engine, &info);
+    if (info.backend_note[0] == '\0') {
+        return OK;
+    }
+    CLEANUP(buffer_deinit) struct buffer line;
+    buffer_init(&line, 4096);
+    TRY(buffer_append_format(&line, error, "on the CPU: %s", info.backend_note));
+    const struct run_status status = {.activity = "loading"};
+    const struct run_event why = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
+    display_event(host->display, &why);
+    return OK;
+}
+
 static result
 host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
     const struct cache_settings *cache = &settings->cache;
@@ -343,13 +359,6 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
     const struct run_status status = {.activity = "loading"};
     const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
     display_event(host->display, &note);
-    if (plan.backend_note[0] != '\0') {
-        buffer_clear(&line);
-        TRY(buffer_append_format(&line, error, "on the CPU: %s", plan.backend_note));
-        const struct run_event why = {
-            .type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
-        display_event(host->display, &why);
-    }
     if (settings->generation.speculation == SPECULATE_DRAFT && !plan.has_draft_stages) {
         FAIL(
             error,
@@ -359,6 +368,7 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
         );
     }
     TRY(engine_open(&options, &host->engine, error));
+    TRY(say_why_cpu(host, error));
     if (engine_wording(host->engine) == NULL) { /* token models need none, an agent does */
         FAIL(
             error,
