@@ -71,11 +71,13 @@ EXTERNAL = {
     "cuda*": ["kernels/cuda/*", "tests/cuda_emulation/*"],
     "cublas*": ["kernels/cuda/*"],
     "cooperative_groups*": ["kernels/cuda/*"],
+    "dlfcn.h": ["kernels/backend_module.c", "kernels/cuda/cuda_cublas.cu"],
     "immintrin.h": ["kernels/cpu/*"],
     "cmocka.h": ["tests/*"],
 }
 EXTERNAL |= {name: ["tests/cuda_emulation/*"] for name in (
     "deque", "functional", "map", "mutex", "tuple", "type_traits", "vector", "sanitizer/*", "ucontext.h")}
+EXTERNAL["vector"] = EXTERNAL["vector"] + ["kernels/cuda/check/*.cu"]
 SYSTEM = re.compile(
     r"^((sys|linux|asm|netinet|arpa|net)/[\w/.-]+\.h"
     r"|(alloca|assert|ctype|dirent|errno|fcntl|fenv|float|fnmatch|ftw|getopt|glob|grp|inttypes|langinfo"
