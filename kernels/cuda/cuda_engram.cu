@@ -47,8 +47,42 @@ __device__ float gate_of(const float *sums, int32_t dim, float eps) {
     return __fdiv_rn(1.0F, __fadd_rn(1.0F, expf(-root)));
 }
 
-/* A block per row x and stream y. */
-__global__ void __launch_bounds__(ROW_THREADS_MAX)
+struct gate_sums {
+    float v[3]; /* dot product, squares of the stream, squares of the key */
+};
+
+__device__ __forceinline__ void add_products(
+    const struct eight *x,
+    const uint16_t *key,
+    const uint16_t *query_weight,
+    const uint16_t *key_weight,
+    struct gate_sums *sums
+) {
+    struct eight b = load_eight(key);
+    struct eight q = load_eight(query_weight);
+    struct eight k = load_eight(key_weight);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float weighted = __fmul_rn(x->v[i], __fmul_rn(q.v[i], k.v[i]));
+        sums->v[0] = __fmaf_rn(weighted, b.v[i], sums->v[0]);
+    }
+    sums->v[1] = add_squares(x, sums->v[1]);
+    sums->v[2] = add_squares(&b, sums->v[2]);
+}
+
+__device__ __forceinline__ void
+store_added(uint16_t *to, const struct eight *x, const struct eight *value, float gate) {
+    struct eight sum;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum.v[i] = __fadd_rn(x->v[i], __fmul_rn(gate, value->v[i]));
+    }
+    store_eight(to, &sum);
+}
+
+/* A block per row x and stream y. A thread keeps its first eight channels of the stream and of the
+ * value; rows wider than 5,120 channels have more, which it reads again. */
+__global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
     gate_kernel(struct mark mark, struct engram_gate_op op) {
     MARK(mark);
     size_t row = blockIdx.x;
@@ -57,33 +91,34 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX)
     size_t streams = (size_t)op.streams;
     uint16_t *x = op.x + (row * streams + stream) * dim;
     const uint16_t *kv = op.kv + row * (streams + 1) * dim;
-    float sums[3] = {0.0F, 0.0F, 0.0F};
-    for (int32_t item = (int32_t)threadIdx.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
-        struct eight a = load_eight(x + 8 * item);
-        struct eight b = load_eight(kv + stream * dim + 8 * item);
-        struct eight query = load_eight(op.query_weight + stream * dim + 8 * item);
-        struct eight key = load_eight(op.key_weight + stream * dim + 8 * item);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float weighted = __fmul_rn(a.v[i], __fmul_rn(query.v[i], key.v[i]));
-            sums[0] = __fmaf_rn(weighted, b.v[i], sums[0]);
+    const uint16_t *values = kv + streams * dim;
+    size_t weights = stream * dim;
+    int32_t own = (int32_t)threadIdx.x;
+    struct eight first = {};
+    struct eight value = {};
+    struct gate_sums sums = {};
+    for (int32_t item = own; item < op.dim / 8; item += (int32_t)blockDim.x) {
+        size_t at = 8 * (size_t)item;
+        struct eight a = load_eight(x + at);
+        if (item == own) {
+            first = a;
+            value = load_eight(values + at);
         }
-        sums[1] = add_squares(&a, sums[1]);
-        sums[2] = add_squares(&b, sums[2]);
+        const uint16_t *query = op.query_weight + weights + at;
+        add_products(&a, kv + weights + at, query, op.key_weight + weights + at, &sums);
     }
-    block_sum<3>(sums);
-    float gate = gate_of(sums, op.dim, op.norm_eps);
+    block_sum<3>(sums.v);
+    float gate = gate_of(sums.v, op.dim, op.norm_eps);
     if (threadIdx.x == 0 && op.gate != NULL) {
         op.gate[row * streams + stream] = gate;
     }
-    for (int32_t item = (int32_t)threadIdx.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
+    if (own < op.dim / 8) {
+        store_added(x + 8 * own, &first, &value, gate);
+    }
+    for (int32_t item = own + (int32_t)blockDim.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
         struct eight a = load_eight(x + 8 * item);
-        struct eight value = load_eight(kv + streams * dim + 8 * item);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            a.v[i] = __fadd_rn(a.v[i], __fmul_rn(gate, value.v[i]));
-        }
-        store_eight(x + 8 * item, &a);
+        struct eight next = load_eight(values + 8 * item);
+        store_added(x + 8 * item, &a, &next, gate);
     }
 }
 

@@ -32,15 +32,17 @@ struct parts {
 
 static_assert(CHUNK == WARPS * SLICE && SLICE == 64, "slices of a block");
 
-/* f[0], f[1] as bf16 pairs whose sum they are exactly, but for bits below 2^-133. */
+/* f[0], f[1] as bf16 pairs whose sum they are exactly, but for bits below 2^-133: 24 bits, eight at a
+ * time. */
 __device__ __forceinline__ void split_pair(const float *f, uint32_t part[3]) {
     float low = f[0];
     float high = f[1];
 #pragma unroll
     for (int i = 0; i < 3; i++) {
-        part[i] = bf16x2_encode(low, high);
+        uint32_t top = __float_as_uint(high) & 0xffff0000U;
+        part[i] = pick_bytes(__float_as_uint(low), top, 0x7632U);
         low = __fsub_rn(low, __uint_as_float(part[i] << 16));
-        high = __fsub_rn(high, __uint_as_float(part[i] & 0xffff0000U));
+        high = __fsub_rn(high, __uint_as_float(top));
     }
 }
 
@@ -201,45 +203,70 @@ __device__ float sinkhorn(float x, int32_t iterations, float eps) {
     float largest = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, 2));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 1));
     x = expf(__fsub_rn(x, largest));
+    x = __fadd_rn(__fdiv_rn(x, add_lanes(x, 2, 1)), eps);
     for (int32_t i = 0; i < iterations; i++) {
-        float sum = add_lanes(x, 2, 1);
-        x = i == 0 ? __fadd_rn(__fdiv_rn(x, sum), eps) : __fdiv_rn(x, __fadd_rn(sum, eps));
-        x = __fdiv_rn(x, __fadd_rn(add_lanes(x, 8, 4), eps));
+        if (i > 0) { // a reciprocal is sooner there than a quotient
+            x = __fmul_rn(x, __frcp_rn(__fadd_rn(add_lanes(x, 2, 1), eps)));
+        }
+        x = __fmul_rn(x, __frcp_rn(__fadd_rn(add_lanes(x, 8, 4), eps)));
     }
     return x;
 }
 
-/* A warp per row. Lane l < 24 ends with mix l: pre, post, comb. */
-__global__ void __launch_bounds__(THREADS) mix_finish_kernel(
+/* pre, post and comb of a row; lane l < 24 has mix l, before it is normalised, lane 24 the squares. */
+__device__ void write_mixes(const struct stream_mix_op *op, size_t row, float sum) {
+    int32_t lane = (int32_t)(threadIdx.x % WARP);
+    float squares = __shfl_sync(0xffffffffU, sum, MIXES);
+    float mix = __fmul_rn(sum, mean_factor(squares, STREAMS * op->dim, op->norm_eps));
+    int32_t kind = lane < STREAMS ? 0 : lane < 2 * STREAMS ? 1 : 2;
+    float base = lane < MIXES ? op->base[lane] : 0.0F;
+    mix = __fadd_rn(__fmul_rn(mix, op->scale[kind]), base);
+    float comb = __shfl_sync(0xffffffffU, mix, lane % 16 + 2 * STREAMS);
+    comb = sinkhorn(comb, op->sinkhorn_iterations, op->eps);
+    float gate = __fdiv_rn(1.0F, __fadd_rn(1.0F, expf(-mix)));
+    if (kind == 0) {
+        op->pre[row * STREAMS + (size_t)lane] = __fadd_rn(gate, op->eps);
+    } else if (kind == 1) {
+        op->post[row * STREAMS + (size_t)lane - STREAMS] = __fmul_rn(2.0F, gate);
+    }
+    if (lane < STREAMS * STREAMS) {
+        op->comb[row * STREAMS * STREAMS + (size_t)lane] = comb;
+    }
+}
+
+#define FINISH_THREADS 128
+#define FINISH_CHUNKS  40 /* whose sums are in shared memory at a time: all of the release's */
+
+/* A block per row: it fetches the sums, the first warp adds them in order. */
+__global__ void __launch_bounds__(FINISH_THREADS) mix_finish_kernel(
     struct mark mark, struct stream_mix_op op, const float *partial, int32_t chunks
 ) {
     MARK(mark);
-    int32_t lane = (int32_t)(threadIdx.x % WARP);
-    int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    if (row >= op.rows) {
-        return;
-    }
-    const float *from = partial + row * chunks * SUMS + min(lane, SUMS - 1);
-    float sum = from[0];
+    __shared__ float sums[FINISH_CHUNKS * SUMS];
+    size_t row = blockIdx.x;
+    const float *from = partial + row * (size_t)chunks * SUMS;
+    uint32_t mine = threadIdx.x < SUMS ? threadIdx.x : 0;
+    float sum = 0.0F;
+    for (int32_t first = 0; first < chunks; first += FINISH_CHUNKS) {
+        int32_t count = min(FINISH_CHUNKS, chunks - first);
+#pragma unroll
+        for (int32_t i = 0; i < FINISH_CHUNKS * SUMS; i += FINISH_THREADS) {
+            int32_t at = i + (int32_t)threadIdx.x;
+            if (at < count * SUMS) {
+                sums[at] = from[first * SUMS + at];
+            }
+        }
+        __syncthreads();
+        if (threadIdx.x < WARP) {
 #pragma unroll 8
-    for (int32_t c = 1; c < chunks; c++) {
-        sum = __fadd_rn(sum, from[c * SUMS]);
+            for (int32_t c = 0; c < count; c++) {
+                sum = __fadd_rn(sum, sums[c * SUMS + (int32_t)mine]);
+            }
+        }
+        __syncthreads();
     }
-    float squares = __shfl_sync(0xffffffffU, sum, MIXES);
-    float mix = __fmul_rn(sum, mean_factor(squares, STREAMS * op.dim, op.norm_eps));
-    int32_t kind = lane < STREAMS ? 0 : lane < 2 * STREAMS ? 1 : 2;
-    float base = lane < MIXES ? op.base[lane] : 0.0F;
-    mix = __fadd_rn(__fmul_rn(mix, op.scale[kind]), base);
-    float gate = __fdiv_rn(1.0F, __fadd_rn(1.0F, expf(-mix)));
-    if (kind == 0) {
-        op.pre[row * STREAMS + lane] = __fadd_rn(gate, op.eps);
-    } else if (kind == 1) {
-        op.post[row * STREAMS + lane - STREAMS] = __fmul_rn(2.0F, gate);
-    }
-    float comb = __shfl_sync(0xffffffffU, mix, lane % 16 + 2 * STREAMS);
-    comb = sinkhorn(comb, op.sinkhorn_iterations, op.eps);
-    if (lane < STREAMS * STREAMS) {
-        op.comb[row * STREAMS * STREAMS + lane] = comb;
+    if (threadIdx.x < WARP) {
+        write_mixes(&op, row, sum);
     }
 }
 
@@ -268,9 +295,9 @@ void cuda_stream_mix(struct backend *backend, const struct stream_mix_op *op) {
     int32_t together = 2 * cuda->multiprocessors / chunks; // fills the machine once
     together = together < 1 ? 1 : together;
     dim3 grid((unsigned)chunks, (unsigned)(tiles < together ? tiles : together));
-    unsigned blocks = (unsigned)((op->rows + WARPS - 1) / WARPS);
+    unsigned rows = (unsigned)op->rows;
     CUDA_LAUNCH(cuda, CUDA_OP_STREAM_MIX, mix_sums_kernel, grid, THREADS, 0, *op, partial);
     CUDA_LAUNCH(
-        cuda, CUDA_OP_STREAM_MIX, mix_finish_kernel, blocks, THREADS, 0, *op, partial, chunks
+        cuda, CUDA_OP_STREAM_MIX, mix_finish_kernel, rows, FINISH_THREADS, 0, *op, partial, chunks
     );
 }

@@ -1,7 +1,7 @@
 /* What ops over rows of channels share: eight channels a thread, and sums over a block.
  *
  * A sum has one order that depends on the width alone: the block has as many threads as the row has
- * groups of eight channels (at most 1,024), a thread adds its own in ascending order, then lanes
+ * groups of eight channels (at most 640), a thread adds its own in ascending order, then lanes
  * fold by halves and the warps' sums are added in order.
  */
 #ifndef HEARTH_KERNELS_CUDA_ROWS_CUH
@@ -10,7 +10,7 @@
 #include "cuda_device.cuh"
 #include "cuda_formats.cuh"
 
-#define ROW_THREADS_MAX 1024
+#define ROW_THREADS_MAX 640 /* one group of channels each at the width of 5,120 */
 #define ROW_WARPS_MAX   (ROW_THREADS_MAX / WARP)
 
 /* Threads of a block that works on one row of `items` groups of channels. */
@@ -27,13 +27,36 @@ static inline unsigned part_threads(int32_t items, unsigned *parts) {
     return row_threads((items + count - 1) / count);
 }
 
-__device__ __forceinline__ void store_eight(uint16_t *to, const struct eight *x) {
-    uint4 raw;
-    raw.x = bf16x2_encode(x->v[0], x->v[1]);
-    raw.y = bf16x2_encode(x->v[2], x->v[3]);
-    raw.z = bf16x2_encode(x->v[4], x->v[5]);
-    raw.w = bf16x2_encode(x->v[6], x->v[7]);
+__device__ __forceinline__ struct eight unpack_eight(uint4 raw) {
+    uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+    struct eight out;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out.v[2 * i] = __uint_as_float(words[i] << 16);
+        out.v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000U);
+    }
+    return out;
+}
+
+__device__ __forceinline__ uint4 pack_eight(const struct eight *x) {
+    return make_uint4(
+        bf16x2_encode(x->v[0], x->v[1]),
+        bf16x2_encode(x->v[2], x->v[3]),
+        bf16x2_encode(x->v[4], x->v[5]),
+        bf16x2_encode(x->v[6], x->v[7])
+    );
+}
+
+__device__ __forceinline__ uint4 load_raw(const uint16_t *x) {
+    return *reinterpret_cast<const uint4 *>(x);
+}
+
+__device__ __forceinline__ void store_raw(uint16_t *to, uint4 raw) {
     *reinterpret_cast<uint4 *>(to) = raw;
+}
+
+__device__ __forceinline__ void store_eight(uint16_t *to, const struct eight *x) {
+    store_raw(to, pack_eight(x));
 }
 
 __device__ __forceinline__ float add_squares(const struct eight *x, float sum) {
@@ -51,6 +74,18 @@ __device__ __forceinline__ float reciprocal_root(float x) {
 
 __device__ __forceinline__ float mean_factor(float squares, int32_t width, float eps) {
     return reciprocal_root(__fadd_rn(__fdiv_rn(squares, (float)width), eps));
+}
+
+/* y = bf16(w * (x * factor)), spec 3.0.3. */
+__device__ __forceinline__ void store_normed(uint16_t *y, uint4 x, uint4 weight, float factor) {
+    struct eight value = unpack_eight(x);
+    struct eight scale = unpack_eight(weight);
+    struct eight normed;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        normed.v[i] = __fmul_rn(scale.v[i], __fmul_rn(value.v[i], factor));
+    }
+    store_eight(y, &normed);
 }
 
 /* Sums of N values over all threads of the block, for all of them; once per kernel. */

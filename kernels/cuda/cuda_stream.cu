@@ -9,8 +9,7 @@
 
 #include "base/result.h"
 
-#define STREAMS      4
-#define SHARED_PLAIN (40 << 10) /* bytes a block may ask for without a word to the driver */
+#define STREAMS 4
 
 /* ---- embedding ---- */
 
@@ -45,68 +44,72 @@ void cuda_embed(struct backend *backend, const struct embed_op *op) {
 
 /* ---- residual streams ---- */
 
-/* A block per row; u waits in shared memory, as bf16, for the sum of its squares. */
-__global__ void __launch_bounds__(ROW_THREADS_MAX)
+/* u of eight channels, rounded to bf16, from all streams. */
+__device__ __forceinline__ uint4
+collapse_eight(const uint16_t *x, const float *mix, int32_t streams, size_t dim) {
+    struct eight sum = load_eight(x);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum.v[i] = __fmul_rn(mix[0], sum.v[i]);
+    }
+#pragma unroll 3
+    for (int32_t j = 1; j < streams; j++) {
+        struct eight from = load_eight(x + (size_t)j * dim);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(mix[j], from.v[i]));
+        }
+    }
+    return pack_eight(&sum);
+}
+
+/* A block per row. A thread keeps its first eight channels and their weights; rows wider than 5,120
+ * channels have more, whose u waits in `normed`. */
+__global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
     collapse_kernel(struct mark mark, struct stream_collapse_op op) {
     MARK(mark);
-    DYNAMIC_SHARED(shared);
-    uint16_t *u = reinterpret_cast<uint16_t *>(shared);
     size_t row = blockIdx.x;
     size_t dim = (size_t)op.dim;
     const uint16_t *x = op.x + row * (size_t)op.streams * dim;
     const float *mix = op.mix + row * (size_t)op.streams;
+    uint16_t *normed = op.normed + row * dim;
     size_t stride = op.collapsed_stride == 0 ? dim : (size_t)op.collapsed_stride;
+    uint16_t *collapsed = op.collapsed == NULL ? NULL : op.collapsed + row * stride;
+    int32_t own = (int32_t)threadIdx.x;
+    uint4 first = make_uint4(0, 0, 0, 0);
+    uint4 weight = first;
     float squares = 0.0F;
-    for (int32_t item = (int32_t)threadIdx.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
-        struct eight sum = load_eight(x + 8 * item);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            sum.v[i] = __fmul_rn(mix[0], sum.v[i]);
+    for (int32_t item = own; item < op.dim / 8; item += (int32_t)blockDim.x) {
+        uint4 u = collapse_eight(x + 8 * item, mix, op.streams, dim);
+        struct eight value = unpack_eight(u);
+        squares = add_squares(&value, squares);
+        if (collapsed != NULL) {
+            store_raw(collapsed + 8 * item, u);
         }
-#pragma unroll 3
-        for (int32_t j = 1; j < op.streams; j++) {
-            struct eight from = load_eight(x + (size_t)j * dim + 8 * item);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(mix[j], from.v[i]));
-            }
-        }
-        store_eight(u + 8 * item, &sum);
-        sum = load_eight(u + 8 * item);
-        squares = add_squares(&sum, squares);
-        if (op.collapsed != NULL) {
-            store_eight(op.collapsed + row * stride + 8 * item, &sum);
+        if (item == own) {
+            first = u;
+            weight = load_raw(op.weight + 8 * item);
+        } else {
+            store_raw(normed + 8 * item, u);
         }
     }
     block_sum<1>(&squares);
     float factor = mean_factor(squares, op.dim, op.norm_eps);
-    for (int32_t item = (int32_t)threadIdx.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
-        struct eight value = load_eight(u + 8 * item); // this thread's own
-        struct eight weight = load_eight(op.weight + 8 * item);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            value.v[i] = __fmul_rn(weight.v[i], __fmul_rn(value.v[i], factor));
-        }
-        store_eight(op.normed + row * dim + 8 * item, &value);
+    if (own < op.dim / 8) {
+        store_normed(normed + 8 * own, first, weight, factor);
+    }
+    for (int32_t item = own + (int32_t)blockDim.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
+        uint4 u = load_raw(normed + 8 * item);
+        store_normed(normed + 8 * item, u, load_raw(op.weight + 8 * item), factor);
     }
 }
 
 void cuda_stream_collapse(struct backend *backend, const struct stream_collapse_op *op) {
     struct cuda *cuda = cuda_of(backend);
     if (op->rows > 0) {
-        size_t shared = (size_t)op->dim * sizeof(uint16_t);
-        if (shared > SHARED_PLAIN) {
-            CUDA_ALLOW_SHARED(cuda, CUDA_OP_STREAM_COLLAPSE, collapse_kernel, shared);
-        }
-        CUDA_LAUNCH(
-            cuda,
-            CUDA_OP_STREAM_COLLAPSE,
-            collapse_kernel,
-            (unsigned)op->rows,
-            row_threads(op->dim / 8),
-            shared,
-            *op
-        );
+        unsigned rows = (unsigned)op->rows;
+        unsigned threads = row_threads(op->dim / 8);
+        CUDA_LAUNCH(cuda, CUDA_OP_STREAM_COLLAPSE, collapse_kernel, rows, threads, 0, *op);
     }
 }
 
@@ -156,28 +159,35 @@ void cuda_stream_update(struct backend *backend, const struct stream_update_op *
 
 /* ---- norm ---- */
 
-/* y = bf16(w * (x * 1/sqrt(mean(x^2) + eps))), a block per row (spec 3.0.3). Each thread reads its
- * channels twice, the second time from the nearest cache, and writes them last: y may be x. */
+/* y = bf16(w * (x * 1/sqrt(mean(x^2) + eps))), a block per row (spec 3.0.3). A thread keeps its first
+ * eight channels; rows wider than 5,120 channels have more, which it reads twice. y may be x. */
 __global__ void __launch_bounds__(ROW_THREADS_MAX)
     norm_kernel(struct mark mark, struct norm_op op) {
     MARK(mark);
     const uint16_t *x = op.x + (size_t)blockIdx.x * (size_t)op.dim;
     uint16_t *y = op.y + (size_t)blockIdx.x * (size_t)op.dim;
-    float squares = 0.0F;
-    for (int32_t item = (int32_t)threadIdx.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
-        struct eight value = load_eight(x + 8 * item);
+    int32_t own = (int32_t)threadIdx.x;
+    int32_t second = own + (int32_t)blockDim.x;
+    uint4 first = make_uint4(0, 0, 0, 0);
+    uint4 weight = first;
+    if (own < op.dim / 8) {
+        first = load_raw(x + 8 * own);
+        weight = load_raw(op.weight + 8 * own);
+    }
+    struct eight value = unpack_eight(first);
+    float squares = add_squares(&value, 0.0F);
+    for (int32_t item = second; item < op.dim / 8; item += (int32_t)blockDim.x) {
+        value = load_eight(x + 8 * item);
         squares = add_squares(&value, squares);
     }
     block_sum<1>(&squares);
     float factor = mean_factor(squares, op.dim, op.eps);
-    for (int32_t item = (int32_t)threadIdx.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
-        struct eight value = load_eight(x + 8 * item);
-        struct eight weight = load_eight(op.weight + 8 * item);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            value.v[i] = __fmul_rn(weight.v[i], __fmul_rn(value.v[i], factor));
-        }
-        store_eight(y + 8 * item, &value);
+    if (own < op.dim / 8) {
+        store_normed(y + 8 * own, first, weight, factor);
+    }
+    for (int32_t item = second; item < op.dim / 8; item += (int32_t)blockDim.x) {
+        uint4 next = load_raw(op.weight + 8 * item);
+        store_normed(y + 8 * item, load_raw(x + 8 * item), next, factor);
     }
 }
 
@@ -243,37 +253,50 @@ void cuda_rope_table(struct backend *backend, const struct rope_table_op *op) {
     }
 }
 
-/* A thread per pair of row x; two products and one addition each, never fused (spec 3.4). */
-__global__ void rotate_kernel(struct mark mark, struct rotate_op op) {
+/* A thread per PAIRS pairs of one head of row x; two products and one addition each, never fused
+ * (spec 3.4). */
+template <int PAIRS> __global__ void rotate_kernel(struct mark mark, struct rotate_op op) {
     MARK(mark);
-    int32_t pairs = op.rope_dim / 2;
+    int32_t per_head = op.rope_dim / (2 * PAIRS);
     size_t row = blockIdx.x;
     int32_t item = (int32_t)(blockIdx.y * blockDim.x + threadIdx.x);
-    if (item >= op.heads * pairs) {
+    if (item >= op.heads * per_head) {
         return;
     }
-    int32_t head = item / pairs;
-    int32_t i = item % pairs;
-    size_t end = (row * (size_t)op.heads + (size_t)head + 1) * (size_t)op.dim;
-    uint32_t *x = reinterpret_cast<uint32_t *>(op.x + end - op.rope_dim + 2 * i);
-    float even = __uint_as_float(*x << 16);
-    float odd = __uint_as_float(*x & 0xffff0000U);
-    float c = op.cosine[row * (size_t)pairs + (size_t)i];
-    float s = op.sine[row * (size_t)pairs + (size_t)i];
-    s = op.inverse ? -s : s;
-    *x = bf16x2_encode(
-        __fsub_rn(__fmul_rn(even, c), __fmul_rn(odd, s)),
-        __fadd_rn(__fmul_rn(even, s), __fmul_rn(odd, c))
-    );
+    size_t head = row * (size_t)op.heads + (size_t)(item / per_head);
+    int32_t first = PAIRS * (item % per_head);
+    uint16_t *x = op.x + (head + 1) * (size_t)op.dim - op.rope_dim + 2 * first;
+    size_t at = row * (size_t)(op.rope_dim / 2) + (size_t)first;
+    struct alignas(4 * PAIRS) group {
+        uint32_t words[PAIRS];
+    };
+    struct group pairs = *reinterpret_cast<const struct group *>(x);
+    struct group cosines = *reinterpret_cast<const struct group *>(op.cosine + at);
+    struct group sines = *reinterpret_cast<const struct group *>(op.sine + at);
+#pragma unroll
+    for (int i = 0; i < PAIRS; i++) {
+        float even = __uint_as_float(pairs.words[i] << 16);
+        float odd = __uint_as_float(pairs.words[i] & 0xffff0000U);
+        float c = __uint_as_float(cosines.words[i]);
+        float s = __uint_as_float(sines.words[i]);
+        s = op.inverse ? -s : s;
+        pairs.words[i] = bf16x2_encode(
+            __fsub_rn(__fmul_rn(even, c), __fmul_rn(odd, s)),
+            __fadd_rn(__fmul_rn(even, s), __fmul_rn(odd, c))
+        );
+    }
+    *reinterpret_cast<struct group *>(x) = pairs;
 }
 
 void cuda_rotate(struct backend *backend, const struct rotate_op *op) {
     struct cuda *cuda = cuda_of(backend);
     ASSERT(op->dim % 2 == 0); // pairs are read as words
+    bool wide = op->rope_dim % 8 == 0 && op->dim % 8 == 0;
+    auto kernel = wide ? rotate_kernel<4> : rotate_kernel<1>;
     unsigned parts;
-    unsigned threads = part_threads(op->heads * (op->rope_dim / 2), &parts);
+    unsigned threads = part_threads(op->heads * (op->rope_dim / (wide ? 8 : 2)), &parts);
     if (op->rows > 0) {
         dim3 grid((unsigned)op->rows, parts);
-        CUDA_LAUNCH(cuda, CUDA_OP_ROTATE, rotate_kernel, grid, threads, 0, *op);
+        CUDA_LAUNCH(cuda, CUDA_OP_ROTATE, kernel, grid, threads, 0, *op);
     }
 }

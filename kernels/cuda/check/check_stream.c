@@ -345,6 +345,14 @@ void check_stream(struct check *check) {
             gate_case(check, rows, &m, i % 2 == 0);
         }
     }
+    // wider than a block's threads and the mixes' sums reach in one turn
+    struct check_model wide = {.name = "wide", .dim = 10272, .vocabulary = 7};
+    embed_case(check, 3, &wide);
+    mix_case(check, 3, &wide);
+    collapse_case(check, 3, &wide, 3 * wide.dim);
+    update_case(check, 3, &wide);
+    norm_case(check, 3, wide.dim);
+    gate_case(check, 3, &wide, true);
 }
 
 /* A case whose name is its rows; false when left out. */
