@@ -17,9 +17,9 @@
 #define TILES   2 /* of 16 entries, of a warp */
 #define HEADS   8 /* of a tile of heads */
 
-/* Where the entries of a lane are: entries lane / 4 + 8 j of the warp's 32, j < 4. */
+/* Where the keys of a lane are: of entries lane / 4 + 8 j of the warp's 32, j < 4. */
 struct keys {
-    const uint8_t *codes[4]; /* null: no entry */
+    const uint8_t *codes[4]; /* the lane's word of the first group of channels */
     const uint8_t *scales[4];
 };
 
@@ -91,42 +91,27 @@ __device__ void load_queries(
     }
 }
 
-/* Candidates [first, first + 32) of `row`, those below `count`. */
+/* Candidates [first, first + 32) of `row`; for those from `count` on, some other one. */
 __device__ __forceinline__ struct keys find_keys(
-    const struct index_select_op *op,
-    const struct index_row *at,
-    int32_t row,
-    int32_t first,
-    int32_t count
+    const struct index_select_op *op, int32_t segment, int32_t row, int32_t first, int32_t count
 ) {
     int32_t lane = (int32_t)threadIdx.x % WARP;
     size_t groups = (size_t)op->dim / 32;
     int32_t shift = 31 - __clz(op->source.entries); // 64 or 128 entries a block
-    uint8_t *const *blocks = op->views[at->segment].blocks;
+    uint8_t *const *blocks = op->views[segment].blocks;
+    // 32 entries that begin at a multiple of 32 are in one block; a pool's members may not be.
+    bool together = op->mode != INDEX_WITHIN_POOL;
+    const uint8_t *shared = together ? blocks[least(first, count - 1) >> shift] : NULL;
     struct keys keys;
 #pragma unroll
     for (int32_t j = 0; j < 4; j++) {
-        int32_t candidate = first + lane / 4 + 8 * j;
-        keys.codes[j] = NULL;
-        keys.scales[j] = NULL;
-        if (candidate < count) {
-            int32_t entry = index_entry(op, row, candidate);
-            size_t inside = (size_t)(entry & (op->source.entries - 1));
-            const uint8_t *block = blocks[entry >> shift];
-            keys.codes[j] =
-                block + op->source.index_code_offset + inside * groups * 16 + lane % 4 * 4;
-            keys.scales[j] = block + op->source.index_scale_offset + inside * groups;
-        }
+        int32_t entry = index_entry(op, row, least(first + lane / 4 + 8 * j, count - 1));
+        size_t inside = (size_t)(entry & (op->source.entries - 1));
+        const uint8_t *block = together ? shared : blocks[entry >> shift];
+        keys.codes[j] = block + op->source.index_code_offset + inside * groups * 16 + lane % 4 * 4;
+        keys.scales[j] = block + op->source.index_scale_offset + inside * groups;
     }
     return keys;
-}
-
-__device__ __forceinline__ uint32_t load_codes(const struct keys *keys, int32_t j, int32_t group) {
-    return keys->codes[j] == NULL ? 0 : load_word(keys->codes[j] + group * 16);
-}
-
-__device__ __forceinline__ float load_scale(const struct keys *keys, int32_t j, int32_t group) {
-    return keys->scales[j] == NULL ? 0.0F : e8m0_decode(__ldg(keys->scales[j] + group));
 }
 
 /* From the codes of a lane's four entries. */
@@ -190,28 +175,46 @@ __device__ __forceinline__ float add_lanes(const float sums[4]) {
     return __fadd_rn(upper ? high : low, other);
 }
 
+/* Undecoded keys of a lane at the release's width, whose scales of an entry are one word. */
+#define GROUPS 4
+struct loaded_keys {
+    uint32_t codes[GROUPS][4];
+    uint32_t scales[4];
+};
+
+__device__ __forceinline__ struct loaded_keys load_keys(const struct keys *keys) {
+    struct loaded_keys loaded;
+#pragma unroll
+    for (int32_t j = 0; j < 4; j++) {
+        loaded.scales[j] = load_word(keys->scales[j]);
+#pragma unroll
+        for (int32_t g = 0; g < GROUPS; g++) {
+            loaded.codes[g][j] = load_word(keys->codes[j] + g * 16);
+        }
+    }
+    return loaded;
+}
+
+__device__ __forceinline__ void
+decode_scales(const struct loaded_keys *loaded, int32_t group, float scales[4]) {
+#pragma unroll
+    for (int32_t j = 0; j < 4; j++) {
+        scales[j] = e8m0_decode((uint8_t)(loaded->scales[j] >> (8 * group)));
+    }
+}
+
 /* The keys of a warp, decoded for all groups: of the release's width. */
-#define KEPT_GROUPS 4
 struct kept_keys {
-    struct operand group[KEPT_GROUPS];
-    float scales[KEPT_GROUPS][4];
+    struct operand group[GROUPS];
+    float scales[GROUPS][4];
 };
 
 __device__ __forceinline__ void take_keys(struct kept_keys *kept, const struct keys *keys) {
-    uint32_t codes[KEPT_GROUPS][4];
+    struct loaded_keys loaded = load_keys(keys);
 #pragma unroll
-    for (int32_t j = 0; j < 4; j++) {
-        static_assert(KEPT_GROUPS == 4, "the scales of an entry are one word");
-        uint32_t word = keys->scales[j] == NULL ? 0 : load_word(keys->scales[j]);
-#pragma unroll
-        for (int32_t g = 0; g < KEPT_GROUPS; g++) {
-            codes[g][j] = load_codes(keys, j, g);
-            kept->scales[g][j] = e8m0_decode((uint8_t)(word >> (8 * g)));
-        }
-    }
-#pragma unroll
-    for (int32_t g = 0; g < KEPT_GROUPS; g++) {
-        kept->group[g] = decode_keys(codes[g]);
+    for (int32_t g = 0; g < GROUPS; g++) {
+        kept->group[g] = decode_keys(loaded.codes[g]);
+        decode_scales(&loaded, g, kept->scales[g]);
     }
 }
 
@@ -219,7 +222,7 @@ __device__ __forceinline__ void
 add_dots(float dots[TILES][4], const struct kept_keys *kept, int32_t groups, const uint4 *query) {
     (void)groups;
 #pragma unroll
-    for (int32_t g = 0; g < KEPT_GROUPS; g++) {
+    for (int32_t g = 0; g < GROUPS; g++) {
         add_group(dots, &kept->group[g], kept->scales[g], query[g * WARP]);
     }
 }
@@ -240,14 +243,86 @@ add_dots(float dots[TILES][4], const struct any_keys *any, int32_t groups, const
         float scales[4];
 #pragma unroll
         for (int32_t j = 0; j < 4; j++) {
-            codes[j] = load_codes(&any->keys, j, g);
-            scales[j] = load_scale(&any->keys, j, g);
+            codes[j] = load_word(any->keys.codes[j] + g * 16);
+            scales[j] = e8m0_decode(__ldg(any->keys.scales[j] + g));
         }
         struct operand operand = decode_keys(codes);
         add_group(dots, &operand, scales, query[g * WARP]);
     }
 }
 
+/* The part of a tile of rows that a block does next. */
+struct part {
+    int32_t slot, rows; /* of the slab */
+    int32_t segment;
+    int32_t first, next; /* the tile's first step; the step behind the part */
+    int32_t count;       /* candidates of the row that has the most: the last */
+};
+
+__device__ struct part part_at(const struct index_plan *plan, int32_t step, int32_t last) {
+    struct part part;
+    part.slot = owner_of(plan->step_first, plan->rows, step);
+    part.first = plan->step_first[part.slot];
+    part.next = least(last, plan->step_first[part.slot + 1]);
+    part.segment = plan->row[part.slot].segment;
+    part.rows = 1;
+    while (part.rows < plan->tile_rows && part.slot + part.rows < plan->rows) {
+        int32_t slot = part.slot + part.rows;
+        if (plan->row[slot].segment != part.segment ||
+            plan->step_first[slot] != plan->step_first[slot + 1]) {
+            break; // another tile begins
+        }
+        part.rows++;
+    }
+    part.count = plan->row[part.slot + part.rows - 1].candidates;
+    return part;
+}
+
+/* What the query rows of a tile need, in shared memory. */
+struct tile {
+    uint4 *queries;
+    float *weights;
+    int32_t *counts; /* [row] candidates that are scored */
+};
+
+__device__ __forceinline__ struct tile
+tile_at(unsigned char *shared, const struct index_select_op *op, const struct index_plan *plan) {
+    struct tile tile;
+    size_t heads = (size_t)plan->tile_rows * (size_t)head_tiles(op);
+    tile.queries = reinterpret_cast<uint4 *>(shared);
+    tile.weights = reinterpret_cast<float *>(tile.queries + heads * (size_t)(op->dim / 32) * WARP);
+    tile.counts = reinterpret_cast<int32_t *>(tile.weights + heads * HEADS);
+    return tile;
+}
+
+__device__ void load_tile(
+    const struct index_select_op *op,
+    const struct index_plan *plan,
+    const struct part *part,
+    const struct tile *tile
+) {
+    __syncthreads(); // the tile before may still be read
+    load_queries(op, plan->first + part->slot, part->rows, tile->queries, tile->weights);
+    if ((int32_t)threadIdx.x < part->rows) {
+        const struct index_row *row = &plan->row[part->slot + (int32_t)threadIdx.x];
+        tile->counts[threadIdx.x] = row->scored ? row->candidates : 0;
+    }
+    __syncthreads();
+}
+
+/* Writes the score of the lane's candidate, if it is one, of the part's r-th row. */
+__device__ __forceinline__ void write_score(
+    const struct index_plan *plan, int32_t slot, int32_t from, int32_t count, const float sums[4]
+) {
+    int32_t lane = (int32_t)threadIdx.x % WARP;
+    float score = add_lanes(sums);
+    int32_t candidate = from + lane % 4 * 8 + lane / 4;
+    if (candidate < count) {
+        plan->scores[(size_t)slot * (size_t)plan->stride + (size_t)candidate] = score;
+    }
+}
+
+/* Tiles of any number of rows. */
 template <class Decoded>
 __global__ void __launch_bounds__(THREADS, 2)
     index_score_kernel(struct mark mark, struct index_select_op op, struct index_plan plan) {
@@ -257,63 +332,98 @@ __global__ void __launch_bounds__(THREADS, 2)
     int32_t warp = (int32_t)threadIdx.x / WARP;
     int32_t groups = op.dim / 32;
     int32_t tiles = head_tiles(&op);
-    uint4 *queries = reinterpret_cast<uint4 *>(shared);
-    float *weights =
-        reinterpret_cast<float *>(queries + (size_t)plan.tile_rows * tiles * groups * WARP);
+    struct tile tile = tile_at(shared, &op, &plan);
     int32_t step = 0;
     int32_t last = 0;
     share_of(plan.step_first[plan.rows], &step, &last);
     while (step < last) {
-        int32_t head = owner_of(plan.step_first, plan.rows, step);
-        int32_t first = plan.step_first[head];
-        int32_t next = least(last, plan.step_first[head + 1]);
-        int32_t segment = plan.row[head].segment;
-        int32_t rows = 1;
-        while (rows < plan.tile_rows && head + rows < plan.rows &&
-               plan.row[head + rows].segment == segment &&
-               plan.step_first[head + rows] == plan.step_first[head + rows + 1]) {
-            rows++;
-        }
-        int32_t count = plan.row[head + rows - 1].candidates; // of the row that has the most
-        __syncthreads();
-        load_queries(&op, plan.first + head, rows, queries, weights);
-        __syncthreads();
-        for (; step < next; step++) {
-            int32_t from = (step - first) * INDEX_STEP + warp * 32;
-            if (from >= count) {
+        struct part part = part_at(&plan, step, last);
+        load_tile(&op, &plan, &part, &tile);
+        for (; step < part.next; step++) {
+            int32_t from = (step - part.first) * INDEX_STEP + warp * 32;
+            if (from >= part.count) {
                 continue;
             }
-            struct keys keys = find_keys(&op, &plan.row[head], plan.first + head, from, count);
+            int32_t row = plan.first + part.slot;
+            struct keys keys = find_keys(&op, part.segment, row, from, part.count);
             Decoded decoded;
             take_keys(&decoded, &keys);
-            for (int32_t r = 0; r < rows; r++) {
-                const struct index_row *row = &plan.row[head + r];
-                if (!row->scored || from >= row->candidates) {
+            for (int32_t r = 0; r < part.rows; r++) {
+                int32_t count = tile.counts[r];
+                if (from >= count) {
                     continue;
                 }
                 float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
-                const float *weight = weights + r * tiles * HEADS + lane % 4 * 2;
-                const uint4 *query = queries + (size_t)r * tiles * groups * WARP + lane;
+                const float *weight = tile.weights + r * tiles * HEADS + lane % 4 * 2;
+                const uint4 *query = tile.queries + (size_t)r * tiles * groups * WARP + lane;
 #pragma unroll 1
                 for (int32_t t = 0; t < tiles; t++) {
                     float dots[TILES][4] = {};
                     add_dots(dots, &decoded, groups, query + t * groups * WARP);
                     add_heads(sums, dots, *reinterpret_cast<const float2 *>(weight + t * HEADS));
                 }
-                float score = add_lanes(sums);
-                int32_t candidate = from + lane % 4 * 8 + lane / 4;
-                if (candidate < row->candidates) {
-                    plan.scores[(size_t)(head + r) * (size_t)plan.stride + (size_t)candidate] =
-                        score;
+                write_score(&plan, part.slot + r, from, count, sums);
+            }
+        }
+    }
+}
+
+/* Single rows at the release's width and heads: the next keys are under way while the ones at hand
+ * are decoded, group by group, and meet all heads. The same products and sums. */
+#define ROW_TILES 4 /* of heads */
+__global__ void __launch_bounds__(THREADS, 2)
+    index_score_row_kernel(struct mark mark, struct index_select_op op, struct index_plan plan) {
+    MARK(mark);
+    DYNAMIC_SHARED(shared);
+    int32_t lane = (int32_t)threadIdx.x % WARP;
+    int32_t warp = (int32_t)threadIdx.x / WARP;
+    struct tile tile = tile_at(shared, &op, &plan);
+    int32_t step = 0;
+    int32_t last = 0;
+    share_of(plan.step_first[plan.rows], &step, &last);
+    while (step < last) {
+        struct part part = part_at(&plan, step, last);
+        int32_t row = plan.first + part.slot;
+        int32_t from = (step - part.first) * INDEX_STEP + warp * 32;
+        struct keys keys = find_keys(&op, part.segment, row, from, part.count);
+        struct loaded_keys next = load_keys(&keys);
+        load_tile(&op, &plan, &part, &tile);
+        for (; step < part.next; step++, from += INDEX_STEP) {
+            const struct loaded_keys loaded = next;
+            if (step + 1 < part.next) {
+                keys = find_keys(&op, part.segment, row, from + INDEX_STEP, part.count);
+                next = load_keys(&keys);
+            }
+            if (from >= part.count) {
+                continue;
+            }
+            float dots[ROW_TILES][TILES][4] = {};
+#pragma unroll
+            for (int32_t g = 0; g < GROUPS; g++) {
+                float scales[4];
+                decode_scales(&loaded, g, scales);
+                struct operand operand = decode_keys(loaded.codes[g]);
+#pragma unroll
+                for (int32_t t = 0; t < ROW_TILES; t++) {
+                    uint4 query = tile.queries[(t * GROUPS + g) * WARP + lane];
+                    add_group(dots[t], &operand, scales, query);
                 }
             }
+            float sums[4] = {0.0F, 0.0F, 0.0F, 0.0F};
+#pragma unroll
+            for (int32_t t = 0; t < ROW_TILES; t++) {
+                const float *weight = tile.weights + t * HEADS + lane % 4 * 2;
+                add_heads(sums, dots[t], *reinterpret_cast<const float2 *>(weight));
+            }
+            write_score(&plan, part.slot, from, part.count, sums);
         }
     }
 }
 
 static size_t query_bytes(const struct index_select_op *op) {
     size_t tiles = ((size_t)op->heads + HEADS - 1) / HEADS;
-    return tiles * ((size_t)op->dim / 32 * WARP * sizeof(uint4) + HEADS * sizeof(float));
+    return tiles * ((size_t)op->dim / 32 * WARP * sizeof(uint4) + HEADS * sizeof(float)) +
+           sizeof(int32_t);
 }
 
 int32_t cuda_index_tile(const struct cuda *cuda, const struct index_select_op *op, int32_t wanted) {
@@ -329,8 +439,11 @@ void cuda_index_scores(
     int64_t steps = (int64_t)plan->rows * ((plan->candidates_max + INDEX_STEP - 1) / INDEX_STEP);
     int64_t most = 2 * (int64_t)cuda->multiprocessors;
     unsigned grid = (unsigned)(steps < most ? steps : most);
-    auto kernel = op->dim == 32 * KEPT_GROUPS ? index_score_kernel<struct kept_keys>
-                                              : index_score_kernel<struct any_keys>;
+    auto kernel = index_score_kernel<struct any_keys>;
+    if (op->dim == 32 * GROUPS) {
+        bool single = plan->tile_rows == 1 && (op->heads + HEADS - 1) / HEADS == ROW_TILES;
+        kernel = single ? index_score_row_kernel : index_score_kernel<struct kept_keys>;
+    }
     if (bytes > 48 * 1024) {
         CUDA_ALLOW_SHARED(cuda, CUDA_OP_INDEX_SELECT, kernel, bytes);
     }

@@ -42,6 +42,10 @@ index_entry(const struct index_select_op *op, int32_t row, int32_t candidate) {
     }
     int32_t size = op->pool_block_entries;
     const int32_t *pool = op->pool + (size_t)row * (size_t)op->pool_blocks;
+    if ((size & (size - 1)) == 0) { // the usual case, without divisions
+        int32_t shift = 31 - __clz(size);
+        return (pool[candidate >> shift] << shift) + (candidate & (size - 1));
+    }
     return pool[candidate / size] * size + candidate % size;
 }
 

@@ -87,12 +87,7 @@ __device__ void progress_pick(struct progress *p, const uint32_t *totals, int32_
     for (int32_t j = 0; j < 8; j++) {
         sum += (int32_t)totals[top - j];
     }
-    int32_t inclusive = sum;
-#pragma unroll
-    for (int32_t step = 1; step < WARP; step *= 2) {
-        int32_t before = __shfl_up_sync(0xffffffffU, inclusive, step);
-        inclusive += lane >= step ? before : 0;
-    }
+    int32_t inclusive = sum_of_lanes(sum);
     int32_t left = p->wanted - (inclusive - sum);
     uint32_t holders = __ballot_sync(0xffffffffU, left > 0 && left <= sum);
     int32_t bucket = top;
@@ -242,22 +237,33 @@ __device__ __forceinline__ int32_t id_of(const struct topk_job *job, int32_t can
     return job->pool[candidate / size] * size + candidate % size;
 }
 
-/* Writes the chosen in ascending order: each thread has a run of the map. */
+/* Writes the chosen in ascending order: each warp has a run of the map, 32 words at a time. */
 __device__ void write_chosen(const struct topk_job *job) {
+    int32_t lane = (int32_t)threadIdx.x % WARP;
+    int32_t warp = (int32_t)threadIdx.x / WARP;
     int32_t words = (job->count + 31) / 32;
-    int32_t run = (words + THREADS - 1) / THREADS;
-    int32_t from = least(words, (int32_t)threadIdx.x * run);
+    int32_t run = (words + THREADS - 1) / THREADS * WARP;
+    int32_t from = warp * run;
     int32_t to = least(words, from + run);
     int32_t own = 0;
-    for (int32_t w = from; w < to; w++) {
+#pragma unroll 4
+    for (int32_t w = from + lane; w < to; w += WARP) {
         own += __popc(job->chosen[w]);
     }
     int32_t total = 0;
-    int32_t at = sum_before(own, &total);
-    for (int32_t w = from; w < to; w++) {
-        for (uint32_t bits = job->chosen[w]; bits != 0; bits &= bits - 1) {
-            job->ids[at++] = id_of(job, w * 32 + __ffs((int32_t)bits) - 1);
+    int32_t at = __shfl_sync(0xffffffffU, sum_before(own, &total), 0); // of the warp's run
+#pragma unroll 4
+    for (int32_t w = from; w < to; w += WARP) {
+        uint32_t bits = w + lane < to ? job->chosen[w + lane] : 0;
+        if (!__any_sync(0xffffffffU, bits != 0)) {
+            continue; // nearly all of a long row
         }
+        int32_t inclusive = sum_of_lanes(__popc(bits));
+        int32_t next = at + inclusive - __popc(bits);
+        for (uint32_t left = bits; left != 0; left &= left - 1) {
+            job->ids[next++] = id_of(job, (w + lane) * 32 + __ffs((int32_t)left) - 1);
+        }
+        at += __shfl_sync(0xffffffffU, inclusive, WARP - 1);
     }
     if (threadIdx.x == 0) {
         *job->ids_count = total;

@@ -16,7 +16,7 @@
 #define TOPK_LIST       8192  /* candidates of a shared row that are kept in a list */
 #define TOPK_SHARED     65536 /* rows longer than this are shared by several blocks */
 #define TOPK_SHARED_MAX 256   /* rows of a launch; more keep the device busy with a block each */
-#define TOPK_RANKED_MAX 512   /* candidates that are ranked by comparing all with all */
+#define TOPK_RANKED_MAX 256   /* candidates that are ranked by comparing all with all */
 #else
 #define TOPK_THREADS    128 /* so small that the short rows of its checks go every way */
 #define TOPK_UNIT       256
@@ -91,18 +91,24 @@ __device__ __forceinline__ void share_of(int32_t total, int32_t *from, int32_t *
     *to = (int32_t)((int64_t)total * (blockIdx.x + 1) / gridDim.x);
 }
 
+/* The sum of the values of the warp's lanes up to this one. */
+__device__ __forceinline__ int32_t sum_of_lanes(int32_t value) {
+    int32_t lane = (int32_t)threadIdx.x % WARP;
+#pragma unroll
+    for (int32_t step = 1; step < WARP; step *= 2) {
+        int32_t before = __shfl_up_sync(0xffffffffU, value, step);
+        value += lane >= step ? before : 0;
+    }
+    return value;
+}
+
 /* The sum of the values of the threads before this one, and of all. Of blocks of whole warps; every
  * thread calls it. */
 __device__ __forceinline__ int32_t sum_before(int32_t value, int32_t *total) {
     __shared__ int32_t sums[WARP];
     int32_t lane = (int32_t)threadIdx.x % WARP;
     int32_t warp = (int32_t)threadIdx.x / WARP;
-    int32_t inclusive = value;
-#pragma unroll
-    for (int32_t step = 1; step < WARP; step *= 2) {
-        int32_t before = __shfl_up_sync(0xffffffffU, inclusive, step);
-        inclusive += lane >= step ? before : 0;
-    }
+    int32_t inclusive = sum_of_lanes(value);
     __syncthreads(); // the call before may still read
     if (lane == WARP - 1) {
         sums[warp] = inclusive;
