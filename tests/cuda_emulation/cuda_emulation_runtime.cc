@@ -720,8 +720,15 @@ const char *cudaGetErrorName(cudaError_t status) {
     return error_text_of(status)->name;
 }
 
+static int driver_version(void) {
+    return (int)setting("CUDA_EMULATION_DRIVER", CUDART_VERSION);
+}
+
 cudaError_t cudaGetDeviceCount(int *count) {
     *count = (int)setting("CUDA_EMULATION_DEVICES", 1);
+    if (driver_version() < CUDART_VERSION) {
+        return cudaErrorInsufficientDriver;
+    }
     return *count == 0 ? cudaErrorNoDevice : cudaSuccess;
 }
 
@@ -753,7 +760,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int ordin
     properties->sharedMemPerBlock = 48 << 10;
     properties->sharedMemPerBlockOptin = shared_bytes_max();
     properties->sharedMemPerMultiprocessor = shared_bytes_max() + 1024;
-    properties->major = 9;
+    properties->major = (int)setting("CUDA_EMULATION_ARCHITECTURE", 90) / 10;
+    properties->minor = (int)setting("CUDA_EMULATION_ARCHITECTURE", 90) % 10;
     properties->multiProcessorCount = (int)setting("CUDA_EMULATION_MULTIPROCESSORS", 3);
     properties->maxThreadsPerBlock = 1024;
     properties->l2CacheSize = 50 << 20;
@@ -801,7 +809,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
-    *version = CUDART_VERSION;
+    *version = driver_version();
     return cudaSuccess;
 }
 
@@ -832,6 +840,9 @@ cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int
 
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function) {
     LOCKED;
+    if (setting("CUDA_EMULATION_ARCHITECTURE", 90) != 90) {
+        return answer(cudaErrorNoKernelImageForDevice);
+    }
     auto found = device()->shared_allowed.find(function);
     out->maxThreadsPerBlock = 1024;
     out->maxDynamicSharedSizeBytes =

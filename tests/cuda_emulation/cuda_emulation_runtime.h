@@ -3,7 +3,7 @@
  * Work is kept in its stream until somebody waits for it, the latest moment allowed: host memory that
  * is reused too early shows. Device memory is host memory. Environment, all optional:
  * CUDA_EMULATION_ORDER, CUDA_EMULATION_MULTIPROCESSORS, CUDA_EMULATION_SHARED_BYTES,
- * CUDA_EMULATION_MEMORY (README.md).
+ * CUDA_EMULATION_MEMORY and others (README.md).
  */
 #ifndef HEARTH_TESTS_CUDA_EMULATION_RUNTIME_H
 #define HEARTH_TESTS_CUDA_EMULATION_RUNTIME_H

@@ -90,10 +90,69 @@ static void facts_are_those_of_the_device(void **state) {
     assert_true(facts.memory_total == (uint64_t)8 << 30);
     assert_int_equal(cuda_backend_module.probe(1, &facts, &error).code, RESULT_UNSUPPORTED);
     assert_string_equal(error.message, "backend cuda: there is no device 1; GPUs: 1");
-    setenv("CUDA_EMULATION_DEVICES", "0", 1);
-    assert_int_equal(cuda_backend_module.probe(0, &facts, &error).code, RESULT_NOT_FOUND);
-    unsetenv("CUDA_EMULATION_DEVICES");
+}
+
+static void
+expect_no_device(const char *name, const char *value, enum result_code code, const char *reason) {
+    struct error error = {};
+    struct backend_facts facts = {};
+    setenv(name, value, 1);
+    assert_int_equal(cuda_backend_module.probe(0, &facts, &error).code, code);
+    assert_string_equal(error.message, reason);
+    unsetenv(name);
     assert_int_equal(cudaGetLastError(), cudaSuccess); // a refusal leaves nothing behind
+}
+
+static void machines_without_use_say_why(void **state) {
+    (void)state;
+    expect_no_device(
+        "CUDA_EMULATION_DRIVER", "0", RESULT_NOT_FOUND, "backend cuda: there is no NVIDIA driver"
+    );
+    expect_no_device(
+        "CUDA_EMULATION_DEVICES", "0", RESULT_NOT_FOUND, "backend cuda: there is no NVIDIA GPU"
+    );
+    expect_no_device(
+        "CUDA_EMULATION_DRIVER",
+        "12040",
+        RESULT_UNSUPPORTED,
+        "backend cuda: the driver is too old: it goes up to CUDA 12.4, this build needs 13.0"
+    );
+    expect_no_device(
+        "CUDA_EMULATION_ARCHITECTURE",
+        "100",
+        RESULT_UNSUPPORTED,
+        "backend cuda: this build has no code for emulated on the CPU, sm_100"
+    );
+}
+
+static void opening_needs_memory_for_scratch(void **state) {
+    (void)state;
+    struct error error = {};
+    struct backend *backend = NULL;
+    struct backend_options options = {};
+    options.threads = 1;
+    options.rows_max = 512;
+    options.dim_max = 4096;
+    options.model_dim = 1024;
+    options.experts = 32;
+    options.experts_chosen = 4;
+    options.expert_hidden = 512;
+    uint64_t scratch = cuda_backend_module.scratch_bytes(&options);
+    assert_true(scratch > 4096);
+    setenv("CUDA_EMULATION_MEMORY", "4096", 1);
+    assert_int_equal(cuda_backend_module.open(&options, &backend, &error).code, RESULT_MEMORY);
+    unsetenv("CUDA_EMULATION_MEMORY");
+    char asked[96];
+    (void)snprintf(
+        asked,
+        sizeof asked,
+        "scratch memory: cuda: cannot allocate %llu bytes",
+        (unsigned long long)scratch
+    );
+    assert_non_null(strstr(error.message, asked));
+    assert_null(backend);
+    assert_true(is_ok(cuda_backend_module.open(&options, &backend, &error)));
+    backend_close(backend);
 }
 
 static void shapes_without_room_are_refused(void **state) {
@@ -433,7 +492,9 @@ static void a_fault_is_kept_and_names_the_op_that_ran(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(facts_are_those_of_the_device),
+        cmocka_unit_test(machines_without_use_say_why),
         cmocka_unit_test(shapes_without_room_are_refused),
+        cmocka_unit_test(opening_needs_memory_for_scratch),
         cmocka_unit_test(memory_is_zeroed_and_counted),
         cmocka_unit_test(too_much_memory_is_refused_with_numbers),
         cmocka_unit_test(large_transfers_arrive),
