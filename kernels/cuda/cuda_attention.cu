@@ -64,17 +64,21 @@ multiply_factors(const struct score_factors<ROWS, PER_WARP> *f, float sums[ROWS]
     }
 }
 
-/* scores[half][head][key]: warps 0-3 take the first half of the channels, 4-7 the second. */
+/* scores[half][head][key]: the first half of the warps takes the first half of the channels. */
 template <int M_TILES>
 __device__ void score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t dim) {
-    constexpr int ROWS = M_TILES < 2 ? M_TILES : 2;  // tiles of 16 heads of one warp
-    constexpr int DOWN = M_TILES / ROWS;             // warps along the heads
-    constexpr int PER_WARP = KEYS / TILE * DOWN / 4; // tiles of 16 keys of one warp
+    constexpr int ROWS = M_TILES < 4 ? 1 : 2; // tiles of 16 heads of one warp
+    constexpr int DOWN = M_TILES / ROWS;      // warps along the heads
+    constexpr int ACROSS = 4 < WARPS / 2 / DOWN ? 4 : WARPS / 2 / DOWN; // and along the keys
+    constexpr int PER_WARP = KEYS / TILE / ACROSS; // tiles of 16 keys of one warp
     int32_t lane = thread_index() % WARP;
-    int32_t half = thread_index() / WARP / 4;
-    int32_t quarter = thread_index() / WARP % 4;
-    int32_t head = quarter % DOWN * ROWS * TILE;
-    int32_t key = quarter / DOWN * PER_WARP * TILE;
+    int32_t half = thread_index() / WARP / (WARPS / 2);
+    int32_t place = thread_index() / WARP % (WARPS / 2);
+    if (place >= DOWN * ACROSS) {
+        return;
+    }
+    int32_t head = place % DOWN * ROWS * TILE;
+    int32_t key = place / DOWN * PER_WARP * TILE;
     float sums[ROWS][2 * PER_WARP][4] = {};
     const unsigned char *query = matrix_rows(shared + head * plan->stride, plan->stride, lane);
     const unsigned char *rows = shared + plan->keys + key * plan->stride;
@@ -108,10 +112,15 @@ __device__ void score_keys(const struct attention_plan *plan, unsigned char *sha
     }
 }
 
-/* Running softmax of one head: 256 / heads neighbouring threads hold the same two numbers. */
+/* Running softmax of one head: neighbouring threads hold the same two numbers. */
 struct softmax {
     float maximum, sum;
 };
+
+/* Threads of a head, at most one per group of 4 keys; those behind the last head have none. */
+template <int M_TILES> __device__ constexpr int lanes_of_head(void) {
+    return THREADS / (M_TILES * TILE) < KEYS / 4 ? THREADS / (M_TILES * TILE) : KEYS / 4;
+}
 
 /* Scores of `count` keys to bf16 probabilities, and the factor for what was summed before. */
 template <int M_TILES>
@@ -123,10 +132,13 @@ __device__ void weigh_keys(
     struct softmax *softmax
 ) {
     constexpr int HEADS = M_TILES * TILE;
-    constexpr int LANES = THREADS / HEADS;   // threads of a head
+    constexpr int LANES = lanes_of_head<M_TILES>();
     constexpr int GROUPS = KEYS / 4 / LANES; // of 4 keys, of one thread
     int32_t head = thread_index() / LANES;
     int32_t lane = thread_index() % LANES;
+    if (head >= HEADS) {
+        return;
+    }
     const float *scores = (const float *)(shared + plan->scores) + head * SCORE_STRIDE;
     float v[GROUPS][4];
     float now = softmax->maximum;
@@ -217,30 +229,29 @@ __device__ __forceinline__ void add_values(
     const unsigned char *weights =
         matrix_rows(shared + plan->probabilities, 2 * SCORE_STRIDE, lane);
     const unsigned char *values = matrix_rows(shared + plan->keys, plan->stride, lane);
-    constexpr int STEPS = KEYS / TILE * WARP_PAIRS;
-    uint32_t a[2][M_TILES][4]; // one is loaded while the other is multiplied
-    uint32_t b[2][4];
 #pragma unroll
-    for (int step = -1; step < STEPS; step++) {
-        int next = step + 1;
-        int32_t c = TILE * (warp + next % WARP_PAIRS * WARPS);
-        if (next % WARP_PAIRS == 0 && next < STEPS) {
+    for (int k = 0; k < KEYS; k += TILE) {
+        uint32_t a[M_TILES][4];
+        uint32_t b[WARP_PAIRS][4];
 #pragma unroll
-            for (int m = 0; m < M_TILES; m++) {
-                const unsigned char *from = weights + m * TILE * (2 * SCORE_STRIDE);
-                load_matrices(a[next / WARP_PAIRS % 2][m], from + next / WARP_PAIRS * (2 * TILE));
+        for (int m = 0; m < M_TILES; m++) {
+            load_matrices(a[m], weights + m * TILE * (2 * SCORE_STRIDE) + 2 * k);
+        }
+#pragma unroll
+        for (int j = 0; j < WARP_PAIRS; j++) {
+            int32_t c = TILE * (warp + j * WARPS);
+            if (c < dim) {
+                load_matrices_transposed(b[j], values + k * plan->stride + 2 * c);
             }
         }
-        if (next < STEPS && c < dim) {
-            const unsigned char *from = values + next / WARP_PAIRS * TILE * plan->stride;
-            load_matrices_transposed(b[next % 2], from + 2 * c);
-        }
-        if (step >= 0 && TILE * (warp + step % WARP_PAIRS * WARPS) < dim) {
 #pragma unroll
-            for (int m = 0; m < M_TILES; m++) {
-                float(*sum)[4] = sums->v[m][step % WARP_PAIRS];
-                mma_bf16(sum[0], a[step / WARP_PAIRS % 2][m], b[step % 2]);
-                mma_bf16(sum[1], a[step / WARP_PAIRS % 2][m], b[step % 2] + 2);
+        for (int j = 0; j < WARP_PAIRS; j++) {
+            if (TILE * (warp + j * WARPS) < dim) {
+#pragma unroll
+                for (int m = 0; m < M_TILES; m++) {
+                    mma_bf16(sums->v[m][j][0], a[m], b[j]);
+                    mma_bf16(sums->v[m][j][1], a[m], b[j] + 2);
+                }
             }
         }
     }
@@ -346,9 +357,9 @@ __global__ void __launch_bounds__(THREADS)
     }
     copy_async_wait<0>();
     __syncthreads();
-    constexpr int LANES = THREADS / (M_TILES * TILE);
+    constexpr int LANES = lanes_of_head<M_TILES>();
     int32_t own = thread_index() / LANES;
-    if (thread_index() % LANES == 0) {
+    if (thread_index() % LANES == 0 && own < M_TILES * TILE) {
         float sink = head + own < op.heads ? op.sink[head + own] : 0.0F;
         float divisor = __fadd_rn(softmax.sum, expf(__fsub_rn(sink, softmax.maximum)));
         ((float *)(shared + plan.factors))[own] = __fdiv_rn(1.0F, divisor);

@@ -9,7 +9,8 @@
 
 #include "cuda_device.cuh"
 
-#define THREADS 256
+#define THREADS                                                                                    \
+    512 // what a block does is a chain of short phases: many warps hide each other's waits
 #define WARPS   (THREADS / WARP)
 #define KEYS    64 // of a block of keys
 #define AT_ONCE 4  // keys of a warp whose loads are under way together
