@@ -57,9 +57,10 @@ struct experts_job {
     uint16_t *outputs;         /* [R (k + 1), D] bf16 */
     int32_t *entries;          /* [E + 1, R] the entries of each expert */
     int32_t *entry_counts;     /* [E + 1] */
-    int32_t *item_counts;      /* [2] narrow, wide */
-    struct experts_item *narrow;
+    struct experts_item
+        *narrow; /* [narrow_max]; behind the last one there are some without entries */
     struct experts_item *wide;
+    int32_t narrow_max, wide_max;
 };
 
 /* The most items of a slab: every expert's last tile may hold one entry. */
@@ -185,9 +186,12 @@ __global__ void __launch_bounds__(PLAN_THREADS)
             to[t] = {expert, t * size, rest < size ? rest : size};
         }
     }
-    if (threadIdx.x == 0) {
-        job.item_counts[0] = (int32_t)(base & 0xffffU);
-        job.item_counts[1] = (int32_t)(base >> 16);
+    int32_t thread = (int32_t)threadIdx.x;
+    for (int32_t i = (int32_t)(base & 0xffffU) + thread; i < job.narrow_max; i += PLAN_THREADS) {
+        job.narrow[i] = {0, 0, 0};
+    }
+    for (int32_t i = (int32_t)(base >> 16) + thread; i < job.wide_max; i += PLAN_THREADS) {
+        job.wide[i] = {0, 0, 0};
     }
 }
 
@@ -314,22 +318,10 @@ __global__ void __launch_bounds__(WARPS *SLICES *WARP, BLOCKS)
     DYNAMIC_SHARED(memory);
     __shared__ struct product_entries entries;
     constexpr int32_t BLOCK_THREADS = WARPS * SLICES * WARP;
-    if ((int32_t)blockIdx.y >= job.item_counts[WIDE ? 1 : 0]) {
+    struct experts_item item = (WIDE ? job.wide : job.narrow)[blockIdx.y];
+    if (item.count == 0) {
         return;
     }
-    struct experts_item item = (WIDE ? job.wide : job.narrow)[blockIdx.y];
-    int32_t routed = job.rows * job.chosen;
-    bool is_shared = item.expert == job.experts;
-    for (int32_t i = (int32_t)threadIdx.x; i < 8 * COLUMNS; i += BLOCK_THREADS) {
-        // Columns behind the count repeat an entry; nothing of theirs is stored.
-        int32_t place = item.first + (i < item.count ? i : 0);
-        int32_t entry = job.entries[(size_t)item.expert * (size_t)job.rows + (size_t)place];
-        entries.entry[i] = entry;
-        entries.row[i] = is_down ? entry : is_shared ? entry - routed : entry / job.chosen;
-        entries.weight[i] = is_shared ? 1.0F : job.weights[entry];
-    }
-    __syncthreads();
-
     int32_t lane = (int32_t)threadIdx.x % WARP;
     int32_t warp = (int32_t)threadIdx.x / WARP % WARPS;
     int32_t slice = (int32_t)threadIdx.x / WARP / WARPS;
@@ -338,6 +330,7 @@ __global__ void __launch_bounds__(WARPS *SLICES *WARP, BLOCKS)
     int32_t first = ((int32_t)blockIdx.x * WARPS + warp) * (is_down ? WARP_ROWS : TILE_ROWS);
     bool is_live = first < out;
     first = is_live ? first : 0;
+    bool is_shared = item.expert == job.experts;
     struct tile_rows upper;
     struct tile_rows lower;
     if (is_shared) { // no pointer to either: that would put a copy of the parameter on the stack
@@ -352,6 +345,16 @@ __global__ void __launch_bounds__(WARPS *SLICES *WARP, BLOCKS)
     lower.first += is_down ? TILE_ROWS : 0;
     bool is_fp4 = (is_shared ? job.shared.w1.dtype : job.routed_dtype) == DTYPE_FP4;
     struct lane_rows rows = lane_rows(upper, lower, in, is_fp4);
+    int32_t routed = job.rows * job.chosen;
+    for (int32_t i = (int32_t)threadIdx.x; i < 8 * COLUMNS; i += BLOCK_THREADS) {
+        // Columns behind the count repeat an entry; nothing of theirs is stored.
+        int32_t place = item.first + (i < item.count ? i : 0);
+        int32_t entry = job.entries[(size_t)item.expert * (size_t)job.rows + (size_t)place];
+        entries.entry[i] = entry;
+        entries.row[i] = is_down ? entry : is_shared ? entry - routed : entry / job.chosen;
+        entries.weight[i] = is_shared ? 1.0F : job.weights[entry];
+    }
+    __syncthreads();
     const uint16_t *input = is_down ? job.hidden_operands : job.input;
     struct sums<COLUMNS> sums;
     clear_sums(&sums);
@@ -428,14 +431,15 @@ static size_t experts_layout(struct experts_job *job, uint8_t *base) {
     size_t dim = (size_t)job->dim;
     size_t entries = rows * (size_t)(job->chosen + 1);
     size_t lists = (size_t)job->experts + 1;
-    size_t narrow = (size_t)narrow_items(job->rows, job->experts, job->chosen);
-    size_t wide = (size_t)wide_items(job->rows, job->experts, job->chosen);
+    job->narrow_max = narrow_items(job->rows, job->experts, job->chosen);
+    job->wide_max = wide_items(job->rows, job->experts, job->chosen);
+    size_t narrow = (size_t)job->narrow_max;
+    size_t wide = (size_t)job->wide_max;
     job->input = (uint16_t *)carve(base, &used, rows * dim * 2);
     job->hidden_operands = (uint16_t *)carve(base, &used, entries * (size_t)job->hidden * 2);
     job->outputs = (uint16_t *)carve(base, &used, entries * dim * 2);
     job->entries = (int32_t *)carve(base, &used, lists * rows * 4);
     job->entry_counts = (int32_t *)carve(base, &used, lists * 4);
-    job->item_counts = (int32_t *)carve(base, &used, 2 * 4);
     job->narrow = (struct experts_item *)carve(base, &used, narrow * sizeof *job->narrow);
     job->wide = (struct experts_item *)carve(base, &used, wide * sizeof *job->wide);
     return used;
@@ -471,8 +475,7 @@ static void launch_product(struct cuda *cuda, const struct experts_job *job, boo
     int32_t warp_rows = is_down ? WARP_ROWS : TILE_ROWS;
     auto narrow = experts_product_kernel<NARROW_COLUMNS, NARROW_WARPS, false, 4>;
     dim3 narrow_grid(
-        blocks_of(rows_of_weight, NARROW_WARPS * warp_rows),
-        (unsigned)narrow_items(job->rows, job->experts, job->chosen)
+        blocks_of(rows_of_weight, NARROW_WARPS * warp_rows), (unsigned)job->narrow_max
     );
     size_t narrow_bytes = sizeof(struct product_shared<NARROW_COLUMNS, NARROW_WARPS>);
     int narrow_threads = NARROW_WARPS * SLICES * WARP;
@@ -483,10 +486,7 @@ static void launch_product(struct cuda *cuda, const struct experts_job *job, boo
         return;
     }
     auto wide = experts_product_kernel<WIDE_COLUMNS, WIDE_WARPS, true, 2>;
-    dim3 wide_grid(
-        blocks_of(rows_of_weight, WIDE_WARPS * warp_rows),
-        (unsigned)wide_items(job->rows, job->experts, job->chosen)
-    );
+    dim3 wide_grid(blocks_of(rows_of_weight, WIDE_WARPS * warp_rows), (unsigned)job->wide_max);
     constexpr int wide_threads = WIDE_WARPS * SLICES * WARP;
     size_t stage = sizeof(struct wide_stage<WIDE_COLUMNS, wide_threads>);
     size_t wide_bytes = sizeof(struct product_shared<WIDE_COLUMNS, WIDE_WARPS>);

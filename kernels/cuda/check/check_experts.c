@@ -136,6 +136,7 @@ struct experts_shape {
     enum dtype routed;
     enum check_weights kind;
     float limit;
+    bool has_favourites;
 };
 
 static struct expert_weights
@@ -147,11 +148,11 @@ make_expert(struct check *check, const struct experts_shape *s, enum dtype dtype
     return expert;
 }
 
-/* k different ids, ascending. Rows of the first half prefer the first k + 1 experts, so that lists of
- * all lengths come up. */
+/* k different ids, ascending. With favourites, rows of the first half prefer the first k + 1 experts, so
+ * that lists of all lengths come up. */
 static void choose(struct check *check, const struct experts_shape *s, int32_t row, int32_t *ids) {
     int32_t count = 0;
-    bool is_popular = row < s->rows / 2;
+    bool is_popular = s->has_favourites && row < s->rows / 2;
     while (count < s->chosen) {
         bool any = !is_popular || check_below(check, 8) == 0;
         int32_t bound = any || s->chosen + 1 > s->experts ? s->experts : s->chosen + 1;
@@ -256,7 +257,8 @@ void check_experts(struct check *check) {
             model.chosen,
             DTYPE_FP4,
             CHECK_PLAUSIBLE,
-            10.0F};
+            10.0F,
+            true};
         bool is_release = m == CHECK_RELEASE;
         if (is_release) { // as wide as they are, but fewer
             s.experts = check->emulated ? 9 : 24;
@@ -283,7 +285,7 @@ void check_experts(struct check *check) {
         }
     }
     if (!check->emulated) { // a whole slab
-        struct experts_shape s = {4096, 256, 64, 16, 4, DTYPE_FP4, CHECK_PLAUSIBLE, 10.0F};
+        struct experts_shape s = {4096, 256, 64, 16, 4, DTYPE_FP4, CHECK_PLAUSIBLE, 10.0F, true};
         experts_case(check, &s);
     }
 }
@@ -323,7 +325,8 @@ void bench_experts(struct check *check) {
         m.chosen,
         DTYPE_FP4,
         CHECK_PLAUSIBLE,
-        10.0F};
+        10.0F,
+        false};
     s.rows = check->emulated ? (int32_t)COUNT_OF(counts) : s.rows;
     if (!check_case(check, "experts", "all rows")) {
         return;
@@ -333,12 +336,11 @@ void bench_experts(struct check *check) {
         int32_t rows = check->emulated ? 1 + (int32_t)i : counts[i];
         struct experts_call calls[BENCH_VARIANTS];
         double bytes = 0;
-        // Other rows each time, from the half without favourites: other experts.
+        // Other rows each time, so other experts.
         for (int32_t v = 0; v < BENCH_VARIANTS; v++) {
             struct experts_op *op = &calls[v].op;
             calls[v] = all;
-            int32_t first = s.rows / 2 + v * rows;
-            first = first + rows <= s.rows ? first : s.rows - rows;
+            int32_t first = (v + 1) * rows <= s.rows ? v * rows : 0;
             op->rows = rows;
             op->x.codes += (size_t)first * (size_t)s.dim;
             op->x.scales += (size_t)first * (size_t)(s.dim / 32);
