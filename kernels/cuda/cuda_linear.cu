@@ -1,7 +1,7 @@
 /* Linear layers. Bound: reading the weight for few rows, tensor-core products for many.
  *
  * Three ways that give the same bits (cuda_product.cuh says why):
- *   few     up to 16 rows: a warp per (16 outputs, slice) streams its part of the weight through
+ *   few     up to 16 rows: a warp per (8 or 16 outputs, slice) streams its part of the weight through
  *           registers; the slices of a tile are warps of one block
  *   split   tiles of 128 outputs x 64 rows too few to fill the device: a block per (tile, slice),
  *           whose sums go to scratch and are added by a second kernel
@@ -51,24 +51,25 @@ linear_store(const struct linear_job *job, int32_t row, int32_t column, float va
     }
 }
 
-/* Grid: tiles of 16 outputs over all groups, `tiles_per_block` a block of tiles_per_block x slices
- * warps. Shared memory: a float for each (warp, row, output). */
-template <enum dtype W, enum dtype X, int NT>
+/* Grid: tiles of M outputs (8 or 16) over all groups, `tiles_per_block` a block of tiles_per_block x
+ * slices warps. Shared memory: a float for each (warp, row, output). */
+template <enum dtype W, enum dtype X, int M, int NT>
 __global__ void __launch_bounds__(FEW_WARPS *WARP)
     linear_few(struct mark mark, struct linear_job job, int32_t tiles_per_block) {
     MARK(mark);
     DYNAMIC_SHARED(shared);
-    float *partial = reinterpret_cast<float *>(shared); // [tiles][slices][8 NT rows][16]
+    float *partial = reinterpret_cast<float *>(shared); // [tiles][slices][8 NT rows][M]
+    constexpr int32_t TILE = 8 * NT * M;
     int32_t warp = (int32_t)threadIdx.x / WARP;
     int32_t group_of_lanes = (int32_t)threadIdx.x % WARP / 4;
     int32_t pair = (int32_t)threadIdx.x % 4;
-    int32_t tiles_per_group = (job.out + 15) / 16;
+    int32_t tiles_per_group = (job.out + M - 1) / M;
     int32_t tiles = tiles_per_group * job.groups;
     int32_t first_tile = (int32_t)blockIdx.x * tiles_per_block;
     int32_t tile = first_tile + warp / job.slices;
     if (tile < tiles) {
         int32_t group = tile / tiles_per_group;
-        int32_t low = tile % tiles_per_group * 16 + group_of_lanes;
+        int32_t low = tile % tiles_per_group * M + group_of_lanes;
         int32_t high = min(low + 8, job.out - 1);
         low = min(low, job.out - 1);
         int32_t base = group * job.out;
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
         }
         int32_t first = warp % job.slices * job.slice;
         float d[NT][4];
-        product_slice<W, X, NT, FEW_STAGES(W, X, NT)>(
+        product_slice<W, X, M, NT, FEW_STAGES(W, X, NT)>(
             product_weight_row<W>(&job.weight, base + low),
             product_weight_row<W>(&job.weight, base + high),
             x,
@@ -89,26 +90,27 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
         );
 #pragma unroll
         for (int t = 0; t < NT; t++) {
-            float *to = partial + ((size_t)warp * NT + t) * 128 + pair * 32 + group_of_lanes;
+            float *to = partial + warp * TILE + (8 * t + 2 * pair) * M + group_of_lanes;
             to[0] = d[t][0];
-            to[16] = d[t][1];
-            to[8] = d[t][2];
-            to[24] = d[t][3];
+            to[M] = d[t][1];
+            if (M == 16) {
+                to[8] = d[t][2];
+                to[M + 8] = d[t][3];
+            }
         }
     }
     __syncthreads();
-    int32_t count = tiles_per_block * NT * 128;
-    for (int32_t i = (int32_t)threadIdx.x; i < count; i += (int32_t)blockDim.x) {
-        int32_t row = i / 16 % (8 * NT);
-        int32_t at = first_tile + i / (128 * NT);
-        int32_t output = at % tiles_per_group * 16 + i % 16;
+    for (int32_t i = (int32_t)threadIdx.x; i < tiles_per_block * TILE; i += (int32_t)blockDim.x) {
+        int32_t row = i / M % (8 * NT);
+        int32_t at = first_tile + i / TILE;
+        int32_t output = at % tiles_per_group * M + i % M;
         if (at >= tiles || row >= job.rows || output >= job.out) {
             continue;
         }
-        const float *from = partial + i / (128 * NT) * job.slices * (128 * NT) + i % (128 * NT);
+        const float *from = partial + i / TILE * job.slices * TILE + i % TILE;
         float total = from[0];
         for (int32_t s = 1; s < job.slices; s++) {
-            total = __fadd_rn(total, from[s * (128 * NT)]);
+            total = __fadd_rn(total, from[s * TILE]);
         }
         linear_store(&job, row, at / tiles_per_group * job.out + output, total);
     }
@@ -200,19 +202,19 @@ __global__ void __launch_bounds__(256) linear_f32(struct mark mark, struct linea
     }
 }
 
-template <enum dtype W, enum dtype X, int NT>
+template <enum dtype W, enum dtype X, int M, int NT>
 static void launch_few(struct cuda *cuda, const struct linear_job *job) {
-    int32_t tiles = (job->out + 15) / 16 * job->groups;
+    int32_t tiles = (job->out + M - 1) / M * job->groups;
     int32_t per_block = job->slices < 8 ? 8 / job->slices : 1;
     int32_t warps = per_block * job->slices;
-    auto kernel = linear_few<W, X, NT>;
+    auto kernel = linear_few<W, X, M, NT>;
     CUDA_LAUNCH(
         cuda,
         CUDA_OP_LINEAR,
         kernel,
         dim3((unsigned)((tiles + per_block - 1) / per_block)),
         dim3((unsigned)(warps * WARP)),
-        (size_t)warps * NT * 128 * sizeof(float),
+        (size_t)warps * 8 * NT * M * sizeof(float),
         *job,
         per_block
     );
@@ -258,10 +260,14 @@ static bool is_better_split(const struct cuda *cuda, const struct linear_job *jo
 
 template <enum dtype W, enum dtype X>
 static void launch_product(struct cuda *cuda, const struct linear_job *job) {
-    if (job->rows <= 8) {
-        launch_few<W, X, 1>(cuda, job);
+    // Small weights are bound by decoding them, so they go to twice as many multiprocessors.
+    bool is_small = job->groups * job->out < 16 * cuda->multiprocessors;
+    if (job->rows <= 8 && is_small) {
+        launch_few<W, X, 8, 1>(cuda, job);
+    } else if (job->rows <= 8) {
+        launch_few<W, X, 16, 1>(cuda, job);
     } else if (job->rows <= FEW_ROWS_MAX) {
-        launch_few<W, X, 2>(cuda, job);
+        launch_few<W, X, 16, 2>(cuda, job);
     } else if (is_better_split(cuda, job)) {
         launch_tiled<W, X, 64>(cuda, job, true);
     } else if (job->rows <= 64 && job->slices == 1) {

@@ -166,9 +166,10 @@ product_half(float d[4], const uint32_t low[4], const uint32_t high[4], const ui
 }
 
 /* One warp, up to 8 NT rows: d[t] = outputs x rows [8 t, 8 t + 8) over columns [first, last), a slice.
- * The lane reads weight rows `low` and `high` (see product_half) and rows x[t]. STAGES chunks of
- * codes are under way while one is multiplied. Needs no shared memory and no barrier. */
-template <enum dtype W, enum dtype X, int NT, int STAGES>
+ * The lane reads weight rows `low` and `high` (see product_half) and rows x[t]; with M = 8 outputs
+ * instead of 16 there is no `high`. STAGES chunks of codes are under way while one is multiplied.
+ * Needs no shared memory and no barrier. */
+template <enum dtype W, enum dtype X, int M, int NT, int STAGES>
 __device__ __forceinline__ void product_slice(
     struct product_row low,
     struct product_row high,
@@ -184,7 +185,7 @@ __device__ __forceinline__ void product_slice(
     struct product_row x_at[NT];
     int32_t column = 16 * (int32_t)(threadIdx.x % 4);
     low = product_at<W>(low, first + column);
-    high = product_at<W>(high, first + column);
+    high = M == 16 ? product_at<W>(high, first + column) : low;
 #pragma unroll
     for (int t = 0; t < NT; t++) {
         x_at[t] = product_at<X>(x[t], first + column);
@@ -192,18 +193,22 @@ __device__ __forceinline__ void product_slice(
     }
     auto load = [&](int stage, int32_t ahead) {
         product_load<W, true>(&low_codes[stage], product_at<W>(low, ahead));
-        product_load<W, true>(&high_codes[stage], product_at<W>(high, ahead));
+        if (M == 16) {
+            product_load<W, true>(&high_codes[stage], product_at<W>(high, ahead));
+        }
 #pragma unroll
         for (int t = 0; t < NT; t++) {
             product_load<X, false>(&x_codes[stage][t], product_at<X>(x_at[t], ahead));
         }
     };
     uint32_t a_low[8];
-    uint32_t a_high[8];
+    uint32_t a_high[8] = {};
     uint32_t b[NT][8];
     auto decode = [&](int stage) {
         product_decode<W, BY_BYTES>(&low_codes[stage], a_low);
-        product_decode<W, BY_BYTES>(&high_codes[stage], a_high);
+        if (M == 16) {
+            product_decode<W, BY_BYTES>(&high_codes[stage], a_high);
+        }
 #pragma unroll
         for (int t = 0; t < NT; t++) {
             product_decode<X, BY_BYTES>(&x_codes[stage][t], b[t]);
@@ -236,7 +241,7 @@ __device__ __forceinline__ void product_slice(
             multiply();
         }
         low = product_at<W>(low, STAGES * PRODUCT_CHUNK);
-        high = product_at<W>(high, STAGES * PRODUCT_CHUNK);
+        high = M == 16 ? product_at<W>(high, STAGES * PRODUCT_CHUNK) : low;
 #pragma unroll
         for (int t = 0; t < NT; t++) {
             x_at[t] = product_at<X>(x_at[t], STAGES * PRODUCT_CHUNK);
