@@ -92,11 +92,12 @@ static void cuda_works_or_says_why_not(void **state) {
     }
     print_message("%s\n", error.message);
     expect_refusal(probed, &error, "backend cuda: ");
-    assert_null(strstr(error.message, "its library"));
 #ifdef TEST_HAVE_CUDA
+    assert_null(strstr(error.message, "its library"));
     assert_null(strstr(error.message, "built without"));
-#else
-    expect_refusal(probed, &error, "built without");
+#else // only the emulation has it, in a folder of its own, or nothing does
+    bool without = strstr(error.message, "built without") != NULL;
+    assert_true(without || strstr(error.message, "its library cannot be loaded") != NULL);
 #endif
     expect_refusal(backend_open(&options, &backend, &error), &error, "backend cuda: ");
     assert_null(backend);
