@@ -1,9 +1,9 @@
 /* Products of cublasLt beside ours: the machine's ceilings, a yardstick, and a second opinion.
  *
- * The library is loaded when first asked for, so that nothing needs it to run. No op calls it: its
- * bits for a row follow the tile that its heuristics pick from the number of rows, and under one
- * algorithm they are not those of cuda_product.cuh, whose slices few rows need. check_cublas measures
- * both on the machine at hand.
+ * The library is loaded when first asked for, so that nothing needs it to run. No op calls it: on an
+ * H200 (CUDA 13.0, 2026-11-30) a pinned algorithm gives a row the same bits in products of 1 to 1,000
+ * rows, but not the bits of cuda_product.cuh, whose slices few rows need, and a row's bits must not
+ * change from decoding to a prompt. check_cublas measures both on the machine at hand.
  * Thread: the one that owns the device's stream.
  */
 #ifndef HEARTH_KERNELS_CUDA_CUBLAS_H

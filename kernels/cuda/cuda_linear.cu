@@ -172,9 +172,15 @@ __global__ void __launch_bounds__(256) linear_combine(struct mark mark, struct l
     }
     size_t stride = (size_t)job.rows * (size_t)columns;
     const float *from = job.partial + (size_t)blockIdx.y * (size_t)columns + (size_t)column;
-    float total = from[0];
-    for (int32_t s = 1; s < job.slices; s++) {
-        total = __fadd_rn(total, from[(size_t)s * stride]);
+    float part[PRODUCT_SLICES_MAX]; // all on their way at once
+#pragma unroll
+    for (int s = 0; s < PRODUCT_SLICES_MAX; s++) {
+        part[s] = s < job.slices ? from[(size_t)s * stride] : 0.0F;
+    }
+    float total = part[0];
+#pragma unroll
+    for (int s = 1; s < PRODUCT_SLICES_MAX; s++) {
+        total = s < job.slices ? __fadd_rn(total, part[s]) : total;
     }
     linear_store(&job, (int32_t)blockIdx.y, column, total);
 }
