@@ -541,6 +541,9 @@ void cuda_experts(struct backend *backend, const struct experts_op *op) {
         job.output = op->output + at * (size_t)op->dim;
         size_t bytes = experts_layout(&job, (uint8_t *)cuda->scratch);
         ASSERT(bytes <= cuda->scratch_bytes);
+        ASSERT(
+            job.narrow_max <= 65535 && job.wide_max <= 65535
+        ); // of a grid, and of the plan's sums
         launch_slab(cuda, &job);
     }
 }
