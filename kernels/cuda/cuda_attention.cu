@@ -335,23 +335,28 @@ __global__ void __launch_bounds__(THREADS)
         copy_async_wait<0>();
         return;
     }
-    struct key_list list = keys_of(&op, &plan, row, segment);
+    struct key_list *list = (struct key_list *)(shared + plan.list);
+    if (thread_index() == 0) {
+        *list = keys_of(&op, &plan, row, segment);
+    }
+    __syncthreads();
+    int32_t total = list->total;
     struct softmax softmax = {-1e30F, 0.0F};
     struct value_sums<M_TILES> sums = {};
-    fetch_records(&op, &plan, &list, shared, 0);
+    fetch_records(&op, &plan, shared, 0);
     copy_async_wait<0>();
     order_query<M_TILES>(&plan, shared, op.dim);
-    for (int32_t at = 0; at < list.total; at += KEYS) {
+    for (int32_t at = 0; at < total; at += KEYS) {
         copy_async_wait<0>();
         __syncthreads(); // the keys before have met their probabilities
-        decode_records(&op, &plan, &list, shared, at);
+        decode_records(&op, &plan, shared, at);
         __syncthreads();
-        if (at + KEYS < list.total) {
-            fetch_records(&op, &plan, &list, shared, at + KEYS);
+        if (at + KEYS < total) {
+            fetch_records(&op, &plan, shared, at + KEYS);
         }
         score_keys<M_TILES>(&plan, shared, op.dim);
         __syncthreads();
-        weigh_keys<M_TILES>(&plan, shared, op.scale, list.total - at, &softmax);
+        weigh_keys<M_TILES>(&plan, shared, op.scale, total - at, &softmax);
         __syncthreads();
         add_values<M_TILES>(&plan, shared, op.dim, &sums);
     }
@@ -389,6 +394,7 @@ plan_of(const struct attention_op *op, int32_t tiles, bool staged, int32_t table
     plan.scores = take(&at, (size_t)(2 * heads * SCORE_STRIDE) * sizeof(float));
     plan.probabilities = take(&at, (size_t)(heads * SCORE_STRIDE) * sizeof(uint16_t));
     plan.factors = take(&at, (size_t)heads * sizeof(float));
+    plan.list = take(&at, sizeof(struct key_list));
     plan.table_keys = table_keys;
     plan.table = take(&at, (size_t)table_keys * sizeof(void *));
     plan.bytes = at;

@@ -27,12 +27,14 @@ struct attention_plan {
     int32_t scores;        // FP32 of both halves of the channels
     int32_t probabilities; // bf16
     int32_t factors;       // FP32 per head
+    int32_t list;          // struct key_list
     int32_t table;         // pointers to records
     int32_t table_keys;    // of how many keys
     int32_t bytes;
 };
 
-/* The keys of one row, in order: `windows` window records, then selected entries. */
+/* The keys of one row, in order: `windows` window records, then selected entries. In shared memory,
+ * since registers are short. */
 struct key_list {
     const uint8_t *fresh; // the record of position `fresh_from`
     const uint8_t *ring;
@@ -116,14 +118,15 @@ is_staged(const struct attention_plan *plan, const uint8_t *record) {
 __device__ void fetch_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
-    const struct key_list *list,
     unsigned char *shared,
     int32_t at
 ) {
+    const struct key_list *list = (const struct key_list *)(shared + plan->list);
+    int32_t windows = list->windows;
+    int32_t total = list->total;
     const uint8_t **table = (const uint8_t **)(shared + plan->table);
     if (at % plan->table_keys == 0) {
-        for (int32_t i = thread_index(); i < plan->table_keys && at + i < list->total;
-             i += THREADS) {
+        for (int32_t i = thread_index(); i < plan->table_keys && at + i < total; i += THREADS) {
             table[i] = record_of(op, plan, list, at + i);
         }
         __syncthreads();
@@ -132,14 +135,14 @@ __device__ void fetch_records(
     int32_t lane = thread_index() % WARP;
     for (int32_t i = 0; i < KEYS / WARPS; i++) {
         int32_t key = thread_index() / WARP * (KEYS / WARPS) + i;
-        if (at + key >= list->total) {
+        if (at + key >= total) {
             break;
         }
         const uint8_t *record = table[key];
         if (is_staged(plan, record)) {
             unsigned char *to = shared + plan->records + key * plan->window_bytes;
-            int32_t bytes = at + key < list->windows ? plan->window_bytes
-                                                     : (int32_t)op->source.main_record_bytes;
+            int32_t bytes =
+                at + key < windows ? plan->window_bytes : (int32_t)op->source.main_record_bytes;
             for (int32_t c = 16 * lane; c < bytes; c += 16 * WARP) {
                 copy_async16(to + c, record + c, true);
             }
@@ -267,10 +270,12 @@ __device__ __forceinline__ uint4 from_key_order(uint4 x) {
 __device__ void decode_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
-    const struct key_list *list,
     unsigned char *shared,
     int32_t at
 ) {
+    const struct key_list *list = (const struct key_list *)(shared + plan->list);
+    int32_t windows = list->windows;
+    int32_t total = list->total;
     const uint8_t *const *table = (const uint8_t *const *)(shared + plan->table);
     table += at % plan->table_keys;
     int32_t lane = thread_index() % WARP;
@@ -281,19 +286,19 @@ __device__ void decode_records(
         for (int i = 0; i < AT_ONCE; i++) {
             int32_t key = base + i;
             const uint8_t *record = nullptr;
-            if (at + key < list->total) {
+            if (at + key < total) {
                 record = table[key];
                 if (is_staged(plan, record)) {
                     record = shared + plan->records + key * plan->window_bytes;
                 }
             }
-            raw[i] = load_channels(record, at + key < list->windows, op->dim, lane);
+            raw[i] = load_channels(record, at + key < windows, op->dim, lane);
         }
         if (TILE * lane < op->dim) {
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 unsigned char *row = shared + plan->keys + (base + i) * plan->stride;
-                store_channels(row, &raw[i], at + base + i < list->windows, lane);
+                store_channels(row, &raw[i], at + base + i < windows, lane);
             }
         }
     }

@@ -216,9 +216,12 @@ static void attention_case(struct check *check, const struct attention_shape *sh
     struct attention_case c;
     attention_init(check, shape, &c);
     CHECK_RUN(check, attention, c.op);
-    // Scores differ by some 2^-21 from the CPU's, so that now and then a probability falls on the
-    // other side of a rounding to bf16: 2^-8 of one key's share. That and the last rounding.
-    struct check_limit limit = {.ulps = 1, .relative = 0x1p-8F};
+    // Scores differ by some 2^-21 from the CPU's, so that one probability in a few thousand falls on
+    // the other side of a rounding to bf16. That moves the output by a step of it times the value:
+    // at most 2^-8 / 1.5 of the value, since the largest probability is 1 without rounding and has
+    // its share of the sum too. Values reach 4 times the root mean square of such a row, since the
+    // scales of a record differ: 2^-6 holds for that and a second one.
+    struct check_limit limit = {.ulps = 1, .relative = 0x1p-6F};
     check_bf16(check, "output", c.op.output, shape->dim, limit);
     check_alone(check, &c);
 }
