@@ -74,9 +74,9 @@ static void mix_case(struct check *check, int32_t rows, const struct check_model
         return;
     }
     struct stream_mix_op op = make_mix(check, rows, m->dim);
-    // A mix is 20,480 products over the root of their squares: in another order it moves by a few
-    // 1e-6; scale, up to 4, and the exponentials multiply that.
-    struct check_limit limit = {.relative = 4e-5F};
+    // A mix is 20,480 products over the root of their squares: in another order it moves by about
+    // 1e-6; scale, up to 4, and the exponentials multiply that (3.6e-6 at most on an H200).
+    struct check_limit limit = {.relative = 1e-5F};
     CHECK_RUN(check, stream_mix, op);
     check_f32(check, "pre", op.pre, C, limit);
     check_f32(check, "post", op.post, C, limit);
