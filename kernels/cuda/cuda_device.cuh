@@ -110,11 +110,6 @@ __device__ __forceinline__ uint4 load_streaming(const void *from) {
     return v;
 }
 
-/* Asks for the line of 128 bytes around `from` to come to the L2 cache; nothing waits for it. */
-__device__ __forceinline__ void prefetch_line(const void *from) {
-    asm volatile("prefetch.global.L2 [%0];" : : "l"(from));
-}
-
 #endif
 
 /* Bytes of a pair of registers picked by the four nibbles of `selector`, as prmt does. */

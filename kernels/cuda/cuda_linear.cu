@@ -1,7 +1,7 @@
 /* Linear layers. Bound: reading the weight for few rows, tensor-core products for many.
  *
  * Three ways that give the same bits (cuda_product.cuh says why):
- *   few     up to 16 rows: a warp per (8 or 16 outputs, slice) streams its part of the weight through
+ *   few     up to 32 rows: a warp per (8 or 16 outputs, slice) streams its part of the weight through
  *           registers; the slices of a tile are warps of one block
  *   split   tiles of 128 outputs x 64 rows too few to fill the device: a block per (tile, slice),
  *           whose sums go to scratch and are added by a second kernel
@@ -12,10 +12,11 @@
 
 #include "cuda_formats.cuh"
 
-#define FEW_ROWS_MAX         16
-#define FEW_WARPS            16 /* at most; a block has 8 unless a tile alone has more slices */
-#define FEW_STAGES(W, X, NT) ((W) == DTYPE_BF16 || (X) == DTYPE_BF16 ? 2 : ((NT) == 1 ? 4 : 3))
-#define SPLIT_BYTES          ((size_t)48 << 20)
+#define FEW_ROWS_MAX 32
+#define FEW_WARPS    16 /* at most; a block has 8 unless a tile alone has more slices */
+#define FEW_STAGES(X, NT)                                                                          \
+    ((NT) == 4 ? ((X) == DTYPE_BF16 ? 1 : 2) : ((X) == DTYPE_BF16 ? 2 : 5 - (NT)))
+#define SPLIT_BYTES ((size_t)48 << 20)
 
 /* What a kernel needs of the op. */
 struct linear_job {
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
         }
         int32_t first = warp % job.slices * job.slice;
         float d[NT][4];
-        product_slice<W, X, M, NT, FEW_STAGES(W, X, NT)>(
+        product_slice<W, X, M, NT, FEW_STAGES(X, NT)>(
             product_weight_row<W>(&job.weight, base + low),
             product_weight_row<W>(&job.weight, base + high),
             x,
@@ -272,8 +273,10 @@ static void launch_product(struct cuda *cuda, const struct linear_job *job) {
         launch_few<W, X, 8, 1>(cuda, job);
     } else if (job->rows <= 8) {
         launch_few<W, X, 16, 1>(cuda, job);
-    } else if (job->rows <= FEW_ROWS_MAX) {
+    } else if (job->rows <= 16) {
         launch_few<W, X, 16, 2>(cuda, job);
+    } else if (job->rows <= FEW_ROWS_MAX) {
+        launch_few<W, X, 16, 4>(cuda, job);
     } else if (is_better_split(cuda, job)) {
         launch_tiled<W, X, 64>(cuda, job, true);
     } else if (job->rows <= 64 && job->slices == 1) {

@@ -152,16 +152,22 @@ product_decode(const struct product_codes<T> *codes, uint32_t to[8]) {
     }
 }
 
-/* d += 16 outputs x 8 rows over half a chunk, mma j = 0, 1 (then 2, 3): of the lane's 16 columns the
- * first (then the last) eight, of output `lane / 4` (low), of output `lane / 4 + 8` (high) and of row
- * `lane / 4`. d: see mma_bf16. */
-__device__ __forceinline__ void
-product_half(float d[4], const uint32_t low[4], const uint32_t high[4], const uint32_t x[4]) {
+/* d[t] += 16 outputs x rows [8 t, 8 t + 8) over half a chunk, mma j = 0, 1 (then 2, 3): of the lane's
+ * 16 columns the first (then the last) eight, of output `lane / 4` (low), of output `lane / 4 + 8` (high)
+ * and of row `lane / 4`. d: see mma_bf16. Each waits for the one before on the same d, so those of
+ * different t come between. */
+template <int NT>
+__device__ __forceinline__ void product_half(
+    float d[NT][4], const uint32_t low[4], const uint32_t high[4], const uint32_t x[NT][4]
+) {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         uint32_t a[4] = {low[2 * j], high[2 * j], low[2 * j + 1], high[2 * j + 1]};
-        uint32_t b[2] = {x[2 * j], x[2 * j + 1]};
-        mma_bf16(d, a, b);
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+            uint32_t b[2] = {x[t][2 * j], x[t][2 * j + 1]};
+            mma_bf16(d[t], a, b);
+        }
     }
 }
 
@@ -203,7 +209,7 @@ __device__ __forceinline__ void product_slice(
     };
     uint32_t a_low[8];
     uint32_t a_high[8] = {};
-    uint32_t b[NT][8];
+    uint32_t b[2][NT][4];
     auto decode = [&](int stage) {
         product_decode<W, BY_BYTES>(&low_codes[stage], a_low);
         if (M == 16) {
@@ -211,15 +217,17 @@ __device__ __forceinline__ void product_slice(
         }
 #pragma unroll
         for (int t = 0; t < NT; t++) {
-            product_decode<X, BY_BYTES>(&x_codes[stage][t], b[t]);
+            uint32_t both[8];
+            product_decode<X, BY_BYTES>(&x_codes[stage][t], both);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                b[i / 4][t][i % 4] = both[i];
+            }
         }
     };
     auto multiply = [&]() {
-#pragma unroll
-        for (int t = 0; t < NT; t++) {
-            product_half(d[t], a_low, a_high, b[t]);
-            product_half(d[t], a_low + 4, a_high + 4, b[t] + 4);
-        }
+        product_half<NT>(d, a_low, a_high, b[0]);
+        product_half<NT>(d, a_low + 4, a_high + 4, b[1]);
     };
     int32_t chunks = (last - first) / PRODUCT_CHUNK;
 #pragma unroll
@@ -265,7 +273,6 @@ __device__ __forceinline__ void product_slice(
 
 /* The tile of a block: 128 outputs x N rows, N = 64 or 128; a warp takes 32 x 32 of them. */
 #define PRODUCT_TILE_M 128
-#define PRODUCT_AHEAD  8 /* lines of 128 bytes of each weight row: 128 KiB a block */
 
 template <int N> struct product_tile_shape {
     static constexpr int THREADS = 4 * N; // all bring 16 values of the rows, each chunk
@@ -347,10 +354,7 @@ __device__ __forceinline__ void product_tile_chunk(
             uint32_t high[4];
             product_fetch(output_unit + 2 * m * EIGHT_ROWS, low);
             product_fetch(output_unit + (2 * m + 1) * EIGHT_ROWS, high);
-#pragma unroll
-            for (int t = 0; t < shape::NT; t++) {
-                product_half(sum[m][t], low, high, x[t]);
-            }
+            product_half<shape::NT>(sum[m], low, high, x);
         }
     }
 }
@@ -377,19 +381,6 @@ __device__ __forceinline__ void product_tile(
     int32_t output_piece = thread * shape::PIECES % 4;
     int32_t input_row = product_tile_input(thread);
     int32_t input_piece = thread % 4;
-    // Loads are one chunk ahead, which hides the L2 cache's latency but not the memory's: weights are
-    // asked for well before. The threads of a row take its lines in turn.
-    constexpr int THREADS_PER_ROW = 4 / shape::PIECES;
-    constexpr int LINE = 128 * 4 / product_codes<W>::WORDS; // columns of 128 bytes
-    auto prefetch = [&](int32_t column) {
-        if (column < last) {
-            prefetch_line(product_at<W>(weight, column).data);
-        }
-    };
-#pragma unroll
-    for (int i = 0; i < PRODUCT_AHEAD; i += THREADS_PER_ROW) {
-        prefetch(first + (i + thread % THREADS_PER_ROW) * LINE);
-    }
     struct product_codes<W> w[shape::PIECES];
     struct product_codes<X> x;
     struct product_row w_at = product_at<W>(weight, first + 16 * output_piece);
@@ -440,9 +431,6 @@ __device__ __forceinline__ void product_tile(
         }
         product_stage<X, BY_BYTES>(&x, inputs, input_row, input_piece);
         load(chunk + PRODUCT_CHUNK);
-        if (thread % THREADS_PER_ROW == 0) {
-            prefetch(chunk + PRODUCT_AHEAD * LINE);
-        }
         __syncthreads();
         product_tile_chunk<N>(outputs, inputs, WALKS ? sum : total);
         if (WALKS && (chunk + PRODUCT_CHUNK >= slice_end || chunk + PRODUCT_CHUNK >= last)) {

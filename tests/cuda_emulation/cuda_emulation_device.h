@@ -69,9 +69,4 @@ static inline uint4 load_streaming(const void *from) {
     return *(const uint4 *)from;
 }
 
-/* A hint; but a kernel has no business with memory that is not there. */
-static inline void prefetch_line(const void *from) {
-    (void)*(const volatile unsigned char *)from;
-}
-
 #endif

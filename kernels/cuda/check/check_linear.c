@@ -140,7 +140,7 @@ static const struct linear_shape shapes[] = {
     {DTYPE_BF16, DTYPE_F32, DTYPE_F32, 160, 24, 1},
     {DTYPE_BF16, DTYPE_F32, DTYPE_BF16, 96, 5, 2},
 };
-static const int32_t row_counts[] = {1, 2, 7, 8, 9, 16, 17, 63, 65, 64, 128, 300};
+static const int32_t row_counts[] = {1, 2, 7, 8, 9, 16, 17, 33, 65, 64, 128, 300};
 
 /* The release's products, and how many rows show each way of computing them. */
 static const struct linear_shape release[] = {
@@ -243,7 +243,7 @@ static void bench_shape(struct check *check, const struct linear_shape *s, int32
 }
 
 void bench_linear(struct check *check) {
-    static const int32_t rows[] = {1, 4, 16, 64, 256, 4096};
+    static const int32_t rows[] = {1, 4, 16, 32, 64, 256, 4096};
     for (size_t i = 0; i < COUNT_OF(release); i++) {
         // Prompts ask for the head of few rows only.
         size_t counts = COUNT_OF(rows) - (release[i].out == 129280 ? 2 : 0);
