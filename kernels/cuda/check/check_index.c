@@ -277,10 +277,10 @@ static void check_selections(struct check *check, const struct index_case *c) {
     check_report(check, wrong == 0, "selections as the scores ask: %d wrong lists", wrong);
 }
 
-/* Dots of a head are equal to the bit, the sum over heads has another order: each of up to I
- * additions errs by 2^-24 of a sum that is at most I^1/2 times the rms of the scores or so. */
+/* Dots of a head are equal to the bit, the sum over heads has another order: in either sum each of
+ * up to I additions errs by 2^-24 of a sum that is at most I^1/2 times the rms of the scores or so. */
 static void check_scores(struct check *check, const struct index_case *c) {
-    double limit = pow(c->shape->heads, 1.5) * 0x1p-24;
+    double limit = 2 * pow(c->shape->heads, 1.5) * 0x1p-24;
     double worst = 0;
     int32_t misplaced = 0; // infinite on one side only
     for (int32_t row = 0; row < c->rows; row++) {
