@@ -1,12 +1,13 @@
 /* Router (spec 3.11): scores, the k best of score + bias, their weights.
  *
- * One warp per row, its scores and keys in shared memory. The k-th best (score + bias, id) is found
- * in k rounds of a maximum below the last one; a pass over the ids then takes all that are not
- * below it, so they come out ascending. Bound: latency; a row is 4 E bytes.
+ * One block per row, its scores and keys in shared memory; its first warp selects. The k-th best
+ * (score + bias, id) is found in k rounds of a maximum below the last one; a pass over the ids then
+ * takes all that are not below it, so they come out ascending. Bound: latency; a row is 4 E bytes.
  */
 #include "cuda_device.cuh"
 
 #define ALL_LANES 0xffffffffU
+#define THREADS   128
 
 /* sqrt(log(1 + e^x)), log(1 + e^x) = max(x, 0) + log1p(e^-|x|): no cancellation, no overflow. */
 __device__ __forceinline__ float route_score(float logit) {
@@ -35,6 +36,7 @@ __device__ struct place last_place(const uint32_t *keys, uint32_t experts, int32
     struct place last = {0xffffffffU, 0};
     for (int32_t round = 0; round < chosen; round++) {
         struct place best = {0, 0xffffffffU};
+#pragma unroll 4
         for (uint32_t e = threadIdx.x; e < experts; e += WARP) {
             uint32_t key = keys[e];
             bool open = round == 0 || is_behind(key, e, last);
@@ -50,7 +52,7 @@ __device__ struct place last_place(const uint32_t *keys, uint32_t experts, int32
     return last;
 }
 
-__global__ void __launch_bounds__(WARP) route_kernel(struct mark mark, struct route_op op) {
+__global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct route_op op) {
     MARK(mark);
     DYNAMIC_SHARED(shared);
     uint32_t experts = (uint32_t)op.experts;
@@ -59,11 +61,14 @@ __global__ void __launch_bounds__(WARP) route_kernel(struct mark mark, struct ro
     int32_t *ids = (int32_t *)(keys + experts);      // [k]
     size_t row = blockIdx.x;
     const float *logits = op.logits + row * experts;
-    for (uint32_t e = threadIdx.x; e < experts; e += WARP) {
+    for (uint32_t e = threadIdx.x; e < experts; e += THREADS) {
         scores[e] = route_score(logits[e]);
         keys[e] = order_key(__fadd_rn(scores[e], op.bias[e]));
     }
-    __syncwarp();
+    __syncthreads();
+    if (threadIdx.x >= WARP) {
+        return;
+    }
     struct place last = last_place(keys, experts, op.chosen);
     int32_t written = 0;
     for (uint32_t first = 0; first < experts; first += WARP) {
@@ -95,5 +100,5 @@ void cuda_route(struct backend *backend, const struct route_op *op) {
     }
     size_t bytes = ((size_t)op->experts * 2 + (size_t)op->chosen) * 4; // at most 48 KiB: E <= 4096
     dim3 grid((unsigned)op->rows);
-    CUDA_LAUNCH(cuda, CUDA_OP_ROUTE, route_kernel, grid, WARP, bytes, *op);
+    CUDA_LAUNCH(cuda, CUDA_OP_ROUTE, route_kernel, grid, THREADS, bytes, *op);
 }
