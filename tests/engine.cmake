@@ -14,5 +14,5 @@ hearth_test(test_engine_demotion
 target_link_options(test_engine_demotion PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_engine_threads SOURCES test_engine_threads.c engine_support.c test_safetensors.c
     LIBRARIES engine kernels base LABELS threads)
-hearth_choose_backend(test_engine_draws test_engine_requests
-    GUARDED test_engine_demotion test_engine_threads test_stress)
+hearth_choose_backend(test_engine_demotion test_engine_draws test_engine_requests test_engine_threads
+    GUARDED test_stress)

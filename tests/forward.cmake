@@ -1,11 +1,11 @@
 # Forward pass, caches, sampler, engine thread.
-foreach(part blocks forks identity mini runs verify)
+foreach(part blocks forks identity mini runs steps verify)
     hearth_test(test_forward_${part}
         SOURCES test_forward_${part}.c forward_support.c test_safetensors.c
         LIBRARIES engine kernels base)
 endforeach()
-hearth_choose_backend(test_forward_identity test_forward_mini
-    GUARDED test_forward_blocks test_forward_forks test_forward_runs test_forward_verify)
+hearth_choose_backend(test_forward_forks test_forward_identity test_forward_mini test_forward_verify
+    GUARDED test_forward_blocks test_forward_runs test_forward_steps)
 set_tests_properties(test_forward_identity PROPERTIES TIMEOUT 900)
 hearth_test(test_kv_cache SOURCES test_kv_cache.c LIBRARIES engine kernels base)
 hearth_test(test_kv_fork SOURCES test_kv_fork.c LIBRARIES engine kernels base)
@@ -29,4 +29,4 @@ hearth_test(test_engine_memory SOURCES test_engine_memory.c test_safetensors.c f
     LIBRARIES engine kernels base)
 target_link_options(test_engine_memory PRIVATE
     -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc)
-hearth_choose_backend(GUARDED test_engine test_engine_forks test_engine_speculation)
+hearth_choose_backend(test_engine_speculation GUARDED test_engine test_engine_forks)
