@@ -16,3 +16,7 @@ hearth_test(test_engine_threads SOURCES test_engine_threads.c engine_support.c t
     LIBRARIES engine kernels base LABELS threads)
 hearth_choose_backend(test_engine_demotion test_engine_draws test_engine_requests test_engine_threads
     GUARDED test_stress)
+hearth_test(test_engine_plan SOURCES test_engine_plan.c engine_support.c test_safetensors.c
+    LIBRARIES engine kernels base)
+target_link_options(test_engine_plan PRIVATE
+    -Wl,--wrap=backend_probe,--wrap=backend_scratch_bytes)
