@@ -427,6 +427,13 @@ copy_to_queue(struct kv_tier *tier, const struct kv_tier_record *records, int32_
     }
 }
 
+/* A device that failed gives zeros for what is asked of it, which must not become a record. */
+static bool device_is_sound(const struct kv_tier *tier) {
+    struct backend *backend = tier->options.backend;
+    return backend == NULL || backend->synchronize == NULL ||
+           is_ok(backend->synchronize(backend, NULL));
+}
+
 int32_t kv_tier_write(struct kv_tier *tier, const struct kv_tier_record *records, int32_t count) {
     int32_t room = kv_tier_room(tier); /* only this thread makes it smaller */
     int32_t at = 0;
@@ -439,6 +446,9 @@ int32_t kv_tier_write(struct kv_tier *tier, const struct kv_tier_record *records
         }
         if (run > 0) {
             copy_to_queue(tier, &records[at], run);
+            if (!device_is_sound(tier)) {
+                return count; /* nobody asks again for what cannot be had */
+            }
             pthread_mutex_lock(&tier->lock);
             tier->queue_head += (uint64_t)run;
             pthread_cond_signal(&tier->to_worker);

@@ -316,6 +316,33 @@ static void download(struct backend *backend, void *to, const void *from, size_t
     downloaded += bytes;
 }
 
+static result synchronize_badly(struct backend *backend, struct error *error) {
+    FAIL(error, DEVICE, "attention on backend '%s': broken for a test", backend->name);
+}
+
+/* What it gives is not what was computed. */
+static void nothing_of_a_faulty_device_is_written(void **state) {
+    (void)state;
+    begin(100, true, 80, 32);
+    struct backend device = {
+        .name = "test", .download = download, .synchronize = synchronize_badly};
+    world.options.backend = &device;
+    kv_tier_close(world.tier);
+    open_tier();
+    for (int32_t node = 0; node < 8; node++) {
+        struct kv_tier_record record = tree_record(&world.tree, node);
+        assert_int_equal(kv_tier_write(world.tier, &record, 1), 1); /* done with */
+    }
+    assert_true(kv_tier_flush(world.tier, WAIT_MS));
+    enum kv_prefix_miss miss = KV_PREFIX_MISS_NONE;
+    (void)read_path(7, 1, &miss);
+    assert_int_not_equal(miss, KV_PREFIX_MISS_NONE);
+    struct kv_tier_counts counts;
+    kv_tier_count(world.tier, &counts);
+    assert_int_equal(counts.disk.blocks, 0);
+    end();
+}
+
 static void neighbours_leave_the_device_in_one_piece(void **state) {
     (void)state;
     begin(100, true, 80, 32);
@@ -456,6 +483,7 @@ int main(void) {
         cmocka_unit_test(a_damaged_block_ends_its_ticket_and_is_never_handed_over),
         cmocka_unit_test(an_hour_takes_no_more_than_its_budget),
         cmocka_unit_test(neighbours_leave_the_device_in_one_piece),
+        cmocka_unit_test(nothing_of_a_faulty_device_is_written),
         cmocka_unit_test(a_read_that_hangs_ends_its_ticket),
         cmocka_unit_test(a_directory_that_cannot_be_used_is_no_error),
         cmocka_unit_test(lineages_are_known_on_both_tiers),
