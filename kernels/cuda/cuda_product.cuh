@@ -59,7 +59,7 @@ product_quantized_row(const struct quantized *x, int32_t columns, int32_t row, i
     return {x->codes + at, x->scales + at / 32};
 }
 
-/* The row from `columns` further on. */
+/* The row from `columns` further on, a multiple of 32, or less than that from one. */
 template <enum dtype T>
 __device__ __forceinline__ struct product_row product_at(struct product_row row, int32_t columns) {
     row.data += T == DTYPE_FP4 ? columns / 2 : (T == DTYPE_FP8 ? columns : columns * 2);
@@ -385,22 +385,27 @@ __device__ __forceinline__ void product_tile(
     struct product_codes<X> x;
     struct product_row w_at = product_at<W>(weight, first + 16 * output_piece);
     struct product_row x_at = product_at<X>(input, first + 16 * input_piece);
+    // Every load is made, whatever `last` is: one that depends on a condition would be waited for at
+    // once. Of half a chunk, pieces without columns bring the first half's, to be cleared when used.
     auto load = [&](int32_t chunk) {
 #pragma unroll
         for (int i = 0; i < shape::PIECES; i++) {
-            if (chunk + 16 * (output_piece + i) < last) {
-                product_load<W, false>(&w[i], product_at<W>(w_at, 16 * i));
-            } else {
+            int32_t back = chunk + 16 * (output_piece + i) < last ? 0 : 32;
+            product_load<W, false>(&w[i], product_at<W>(product_at<W>(w_at, 16 * i), -back));
+        }
+        int32_t back = chunk + 16 * input_piece < last ? 0 : 32;
+        product_load<X, false>(&x, product_at<X>(x_at, -back));
+    };
+    auto clear_half = [&](int32_t chunk) {
+#pragma unroll
+        for (int i = 0; i < shape::PIECES; i++) {
+            if (chunk + 16 * (output_piece + i) >= last) {
                 product_clear<W>(&w[i]);
             }
         }
-        if (chunk + 16 * input_piece < last) {
-            product_load<X, false>(&x, x_at);
-        } else {
+        if (chunk + 16 * input_piece >= last) {
             product_clear<X>(&x);
         }
-        w_at = product_at<W>(w_at, PRODUCT_CHUNK);
-        x_at = product_at<X>(x_at, PRODUCT_CHUNK);
     };
     float sum[shape::MT][shape::NT][4]; // of a slice, when there are several
     auto fold = [&](bool is_first) {
@@ -425,12 +430,19 @@ __device__ __forceinline__ void product_tile(
         bool is_odd = (chunk - first) / PRODUCT_CHUNK % 2 != 0;
         unsigned char *outputs = shared + (is_odd ? shape::BUFFER_BYTES : 0);
         unsigned char *inputs = outputs + PRODUCT_TILE_M * PRODUCT_CHUNK * 2;
+        if (chunk + PRODUCT_CHUNK > last) {
+            clear_half(chunk);
+        }
 #pragma unroll
         for (int i = 0; i < shape::PIECES; i++) {
             product_stage<W, BY_BYTES>(&w[i], outputs, output_row, output_piece + i);
         }
         product_stage<X, BY_BYTES>(&x, inputs, input_row, input_piece);
-        load(chunk + PRODUCT_CHUNK);
+        // Behind the last chunk it is brought once more, for nothing.
+        int32_t next = chunk + PRODUCT_CHUNK < last ? PRODUCT_CHUNK : 0;
+        w_at = product_at<W>(w_at, next);
+        x_at = product_at<X>(x_at, next);
+        load(chunk + next);
         __syncthreads();
         product_tile_chunk<N>(outputs, inputs, WALKS ? sum : total);
         if (WALKS && (chunk + PRODUCT_CHUNK >= slice_end || chunk + PRODUCT_CHUNK >= last)) {
