@@ -51,6 +51,16 @@ MUST_CHECK result window_replays_parse(
     struct error *error
 );
 
+/* The device that the backend "cuda" would use. */
+struct engine_device {
+    char description[64]; /* "NVIDIA H200, sm_90, driver 13.0" */
+    uint64_t memory_total, memory_free;
+};
+
+/* Looks for it without opening it. Expected errors: NOT_FOUND (nothing to use here: not built, its
+ * library not beside the program, no driver, no device), UNSUPPORTED (what is here cannot be used). */
+MUST_CHECK result engine_device_find(struct engine_device *out, struct error *error);
+
 struct engine_options {
     const char *model_directory;
     /* Null: "cpu"; "cuda"; "auto": cuda when there is a device that can be used and the plan fits it,

@@ -1,4 +1,5 @@
 /* What an engine will take, before it takes it (promise P7). See engine.h. */
+#include <assert.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -369,6 +370,16 @@ plan_scratch(const struct model_config *config, const struct engine_plan *plan) 
     all.host += logits + engine_queue_bytes(plan) + engine_speculation_bytes(plan) + samplers +
                 (uint64_t)plan->sequences_max * engine_request_bytes(plan, config->vocabulary);
     return all;
+}
+
+result engine_device_find(struct engine_device *out, struct error *error) {
+    struct backend_facts facts;
+    TRY(backend_probe("cuda", 0, &facts, error));
+    *out = (struct engine_device
+    ){.memory_total = facts.memory_total, .memory_free = facts.memory_free};
+    static_assert(sizeof out->description == sizeof facts.description, "one is copied whole");
+    memcpy(out->description, facts.description, sizeof out->description);
+    return OK;
 }
 
 /* The device, and the weights that go there. */

@@ -3,7 +3,6 @@
 #include "host.h"
 #include "paths.h"
 
-#include "kernels/backend.h"
 #include "sandbox/sandbox.h"
 #include "sessions/session.h"
 #include <dirent.h>
@@ -152,9 +151,9 @@ static void look_at_machine(struct doctor *doctor) {
 /* Without a GPU runs use the CPU, which is no finding; with one that cannot be used it is one. */
 static void look_at_cuda(struct doctor *doctor) {
     const double mib = 1048576.0;
-    struct backend_facts facts;
+    struct engine_device device;
     struct error error = {0};
-    result probed = backend_probe("cuda", 0, &facts, &error);
+    result probed = engine_device_find(&device, &error);
     if (is_ok(probed)) {
         finding_add(
             doctor,
@@ -162,9 +161,9 @@ static void look_at_cuda(struct doctor *doctor) {
             FINDING_GOOD,
             "",
             "%s, %.0f MiB, of which %.0f MiB are free now",
-            facts.description,
-            (double)facts.memory_total / mib,
-            (double)facts.memory_free / mib
+            device.description,
+            (double)device.memory_total / mib,
+            (double)device.memory_free / mib
         );
         return;
     }

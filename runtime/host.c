@@ -1,6 +1,5 @@
 #include "host.h"
 
-#include "kernels/backend.h"
 #include "paths.h"
 #include <inttypes.h>
 #include <limits.h>
@@ -81,12 +80,12 @@ result model_settings_load(const char *directory, struct model_settings *out, st
 int backend_option(const struct cli_arguments *arguments, const char **out) {
     const char *name = cli_value(arguments, "backend");
     name = name == NULL ? "auto" : name;
-    struct backend_facts facts;
+    struct engine_device device;
     struct error error = {0};
     if (strcmp(name, "auto") != 0 && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0) {
         return cli_usage(arguments, "--backend wants auto, cpu or cuda, not '%.60s'", name);
     }
-    if (strcmp(name, "cuda") == 0 && is_failed(backend_probe(name, 0, &facts, &error))) {
+    if (strcmp(name, "cuda") == 0 && is_failed(engine_device_find(&device, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
     *out = name;

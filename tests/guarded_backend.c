@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cpu_backend.h"
+#include "kernels/cpu/cpu_backend.h"
 
 #define REGIONS_MAX   64
 #define RESERVE_BYTES ((size_t)16 << 30) /* of addresses */

@@ -1,5 +1,6 @@
 /* The bundled model against the official reference (examples/mini/golden/official): `hello` at all
- * positions, longer texts by the most likely token and the mean log-probability of the text. */
+ * positions, longer texts by the most likely token and the mean log-probability of the text. And the
+ * rotary tables of the released model. */
 #include "forward_support.h"
 
 #include <math.h>
@@ -153,8 +154,55 @@ static void mini_texts_match_reference(void **state) {
     }
 }
 
+/* Angle tables of the released model at positions up to a million, where one ulp of a frequency is an
+ * angle of 0.002. (The vectors' own inv_freq is off by an ulp in 6 of 32 places: compare tables.) */
+static void
+check_table(const struct test_tensors *vectors, const struct model_config *config, bool compress) {
+    struct test_tensor tensor;
+    float frequencies[32];
+    const char *set = compress ? "compress" : "main";
+    const int64_t *positions = vectors_get(vectors, &tensor, "positions");
+    size_t count = tensor.count;
+    const float *cosine = vectors_get(vectors, &tensor, "official_%s.cos", set);
+    const float *sine = vectors_get(vectors, &tensor, "official_%s.sin", set);
+    assert_true(tensor.count == count * COUNT_OF(frequencies));
+    forward_frequencies(config, compress, frequencies);
+    double worst = 0;
+    for (size_t r = 0; r < count; r++) {
+        for (size_t i = 0; i < COUNT_OF(frequencies); i++) {
+            float angle = (float)positions[r] * frequencies[i];
+            size_t at = r * COUNT_OF(frequencies) + i;
+            worst = fmax(worst, fabs(cos((double)angle) - (double)cosine[at]));
+            worst = fmax(worst, fabs(sin((double)angle) - (double)sine[at]));
+        }
+    }
+    assert_true(worst <= 1.2e-7);
+}
+
+static void frequencies_of_release_give_stored_tables(void **state) {
+    (void)state;
+    char path[TEST_PATH_MAX];
+    struct test_tensors vectors = {0};
+    assert_true(test_data_find(path, "golden/vectors/common/rope.safetensors"));
+    MUST(test_tensors_open(&vectors, path, error));
+    struct model_config *config = calloc(1, sizeof *config);
+    assert_non_null(config);
+    config->rope_dim = 64;
+    config->rope_theta = 10000;
+    config->compress_rope_theta = 160000;
+    config->yarn_factor = 16;
+    config->yarn_beta_fast = 32;
+    config->yarn_beta_slow = 1;
+    config->yarn_original_positions = 65536;
+    check_table(&vectors, config, false);
+    check_table(&vectors, config, true);
+    free(config);
+    test_tensors_close(&vectors);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(frequencies_of_release_give_stored_tables),
         cmocka_unit_test(mini_hello_matches_reference_everywhere),
         cmocka_unit_test(mini_texts_match_reference),
     };
