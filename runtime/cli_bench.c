@@ -7,7 +7,7 @@
 
 static const struct cli_option bench_options[] = {
     {"model", 0, "DIR", "model directory (default: the bundled one)"},
-    {"backend", 0, "NAME", "cpu or cuda (default: cuda where it can be used, else cpu)"},
+    BACKEND_OPTION,
     {"threads", 0, "N", "threads of the CPU backend (default: one a core)"},
     {"batch", 0, "LIST", "decode: sequences of a step (default: 1,4,16,64)"},
     {"context", 0, "LIST", "tokens before the step (default: 1024,16384)"},
@@ -79,8 +79,17 @@ parse_options(const struct cli_arguments *arguments, struct model_bench_options 
     }
     options->threads = (int32_t)threads;
     options->repeats = (int32_t)repeats;
-    options->backend = cli_value(arguments, "backend");
     return true;
+}
+
+/* An exit status. "auto" looks for a device alone: cases that do not fit it are left out and said. */
+static int choose_backend(const struct cli_arguments *arguments, const char **out) {
+    struct engine_device device;
+    int status = backend_option(arguments, out);
+    if (status == STATUS_DONE && strcmp(*out, "auto") == 0) {
+        *out = is_ok(engine_device_find(&device, NULL)) ? "cuda" : "cpu";
+    }
+    return status;
 }
 
 /* ---- the table ---- */
@@ -305,6 +314,10 @@ static int model_bench_command(const struct cli_arguments *arguments) {
     if (!parse_options(arguments, &options)) {
         return STATUS_USAGE;
     }
+    int status = choose_backend(arguments, &options.backend);
+    if (status != STATUS_DONE) {
+        return status;
+    }
     result made = model_directory(cli_value(arguments, "model"), &directory, &error);
     if (is_ok(made)) {
         options.model_directory = buffer_text(&directory);
@@ -313,7 +326,6 @@ static int model_bench_command(const struct cli_arguments *arguments) {
     if (is_failed(made)) {
         return cli_fail_error(made, &error);
     }
-    int status = STATUS_DONE;
     const char *json = cli_value(arguments, "json");
     bool only_json = json != NULL && strcmp(json, "-") == 0;
     if (!only_json) {
