@@ -81,21 +81,34 @@ build() {
     echo "built in $((SECONDS - began)) s"
 }
 
+# One tool over one op: a line, and what went wrong.
+sanitize_one() {
+    local tool=$1 op=$2 log code=0
+    shift 2
+    log=$build/$tool.$op.log
+    timeout "${CHECK_SECONDS:-150}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+        "$program" --emulated --only "$op" "$@" >"$log" 2>&1 || code=$?
+    case $code in
+    0) echo "ok: $tool, $op: $(grep -E 'checks, .* failed' "$log" | tail -1)" ;;
+    124) echo "FAILED: $tool, $op ran past its limit, after: $(grep -E '^(ok|FAILED)' "$log" | tail -1)" ;;
+    *) echo "FAILED: $tool, $op (status $code)" && grep -E '^(FAILED|=========)' "$log" | head -20 ;;
+    esac
+    return $code
+}
+
+# Racecheck takes minutes for one op, so tools and ops run side by side.
 sanitize() {
-    local status=0 tool log code
-    for tool in ${CHECK_TOOLS:-memcheck racecheck initcheck synccheck}; do
-        log=$build/$tool.log
-        code=0
-        timeout "${CHECK_SECONDS:-150}" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-            "$program" --emulated "$@" >"$log" 2>&1 || code=$?
-        grep -E '^(FAILED|=========)' "$log" | head -60 || true
-        case $code in
-        0) echo "ok: $tool, $(tail -n 30 "$log" | grep -E 'checks, .* failed')" ;;
-        124) echo "FAILED: $tool ran past its limit, after: $(grep -E '^(ok|FAILED)' "$log" | tail -1)" ;;
-        *) echo "FAILED: $tool (status $code)" && tail -5 "$log" ;;
-        esac
-        [ $code -eq 0 ] || status=1
-    done
+    local tool op status=0
+    export -f sanitize_one
+    export build program
+    # the slow ones first
+    for tool in ${CHECK_TOOLS:-racecheck memcheck initcheck synccheck}; do
+        for op in linear experts attention index_select stream_mix compress_pool entry_store \
+            embed stream_collapse stream_update norm quantize rope_table rotate window_pack \
+            window_commit index_quantize route engram_gather engram_gate keep_rows machine; do
+            echo "$tool $op $*"
+        done
+    done | xargs -P "$(nproc)" -L 1 bash -c 'sanitize_one "$@"' _ || status=1
     return $status
 }
 
