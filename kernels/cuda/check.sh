@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the CUDA backend's ops on the GPU at hand, with the CUDA toolkit and gcc alone: no other
 # library, no network. What it builds stays in $CHECK_BUILD (build/cuda/check) until a source changes.
-#   kernels/cuda/check.sh                every op against the CPU backend, and its identity
+#   kernels/cuda/check.sh                every op against the CPU backend, and its identity; a fault
 #   kernels/cuda/check.sh sanitize       the same at cut shapes under compute-sanitizer's four tools
 #   kernels/cuda/check.sh bench          microseconds of every op beside its floor
 #   kernels/cuda/check.sh [PART] --only OP --seed S ...   passes options on to check_ops
@@ -114,7 +114,12 @@ sanitize() {
 
 is_built || build
 case $part in
-check) "$program" "$@" ;;
+check)
+    status=0
+    "$program" "$@" || status=1
+    "$program" --fault || status=1
+    exit $status
+    ;;
 sanitize) sanitize "$@" ;;
 bench) "$program" --bench "$@" ;;
 esac

@@ -1,4 +1,6 @@
-/* check_ops [--only OP] [--seed S] [--vectors FOLDER] [--emulated] [--bench]: see check.h.
+/* check_ops [--only OP] [--seed S] [--vectors FOLDER] [--emulated] [--bench | --fault]: see check.h.
+ * --fault makes the device fail in an op, which is the end of it for this process, and looks at what
+ * is said of it.
  *
  * Exit status 0 when every check passed, 1 when one failed, 2 when they could not be run. */
 #include "check.h"
@@ -15,16 +17,21 @@ struct check_file {
 static const struct check_file files[] = {CHECK_FILES(CHECK_FILE_)};
 
 static const char usage[] =
-    "usage: check_ops [--only OP] [--seed S] [--vectors FOLDER] [--emulated] [--bench]\n";
+    "usage: check_ops [--only OP] [--seed S] [--vectors FOLDER] [--emulated] [--bench | --fault]\n";
 
-static void read_arguments(struct check *check, bool *bench, int count, char **arguments) {
+enum check_part { PART_CHECK, PART_BENCH, PART_FAULT };
+
+static void
+read_arguments(struct check *check, enum check_part *part, int count, char **arguments) {
     for (int i = 1; i < count; i++) {
         const char *name = arguments[i];
         const char *value = i + 1 < count ? arguments[i + 1] : NULL;
         if (strcmp(name, "--emulated") == 0) {
             check->emulated = true;
         } else if (strcmp(name, "--bench") == 0) {
-            *bench = true;
+            *part = PART_BENCH;
+        } else if (strcmp(name, "--fault") == 0) {
+            *part = PART_FAULT;
         } else if (strcmp(name, "--only") == 0 && value != NULL) {
             check->only = value;
             i++;
@@ -65,20 +72,51 @@ open_backend(const struct check *check, const char *name, const struct check_dev
     return backend;
 }
 
+/* Two ops; the second reads where there is nothing. Its name comes with the fault, which stays. */
+static void check_fault(struct check *check) {
+    struct backend *device = check->device;
+    struct norm_op op = {.rows = 4, .dim = 64, .eps = 1e-6F};
+    void *memory = NULL;
+    struct error error = {0};
+    if (is_failed(device->allocate(device, 4096, &memory, &error))) {
+        check_stop("%s", error.message);
+    }
+    struct quantize_op good = {
+        .rows = 4,
+        .dim = 64,
+        .x = memory,
+        .y = {(uint8_t *)memory + 1024, (uint8_t *)memory + 2048}};
+    backend_quantize(device, &good);
+    op.x = (const uint16_t *)(uintptr_t)64;
+    op.weight = memory;
+    op.y = memory;
+    backend_norm(device, &op);
+    for (int i = 0; i < 2; i++) {
+        error.message[0] = '\0';
+        result failed = device->synchronize(device, &error);
+        bool is_named = failed.code == RESULT_DEVICE && strstr(error.message, "norm") != NULL;
+        check->checks++;
+        check->failed += is_named ? 0 : 1;
+        printf("%s fault: %s\n", is_named ? "ok    " : "FAILED", error.message);
+    }
+}
+
 int main(int count, char **arguments) {
     static const struct check_device host = {backend_open, backend_close};
     struct check check = {.seed = 1, .vectors = "tests/data/golden/vectors/common"};
-    bool bench = false;
-    read_arguments(&check, &bench, count, arguments);
+    enum check_part part = PART_CHECK;
+    read_arguments(&check, &part, count, arguments);
     check.limits =
         check.emulated ? (struct check_limits){512, 16384} : (struct check_limits){4096, 1 << 20};
     check.cpu = open_backend(&check, "cpu", &host);
     check.device = open_backend(&check, "cuda", &check_device);
-    if (bench) {
+    if (part == PART_BENCH) {
         check_bench_start(&check);
+    } else if (part == PART_FAULT) {
+        check_fault(&check);
     }
-    for (size_t i = 0; i < COUNT_OF(files); i++) {
-        (bench ? files[i].bench : files[i].check)(&check);
+    for (size_t i = 0; part != PART_FAULT && i < COUNT_OF(files); i++) {
+        (part == PART_BENCH ? files[i].bench : files[i].check)(&check);
         check_case_end(&check);
     }
     free(check.host_parts);
