@@ -96,7 +96,7 @@ static bool same_shard(const char *a, const char *b) {
 static void model_opens_and_its_bytes_depend_on_the_seed_alone(void **state) {
     (void)state;
     char parent[256];
-    char names[3][264];
+    char names[3][288];
     test_folder_make(parent);
     for (int i = 0; i < 3; i++) {
         (void)snprintf(names[i], sizeof names[i], "%s/%d", parent, i);
