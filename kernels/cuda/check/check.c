@@ -239,6 +239,13 @@ void check_run(struct check *check, check_call *call, const void *op, size_t op_
     for (struct check_buffer *buffer = check->buffers; buffer != NULL; buffer = buffer->next) {
         buffer->is_uploaded = false; // the caller may have changed it
     }
+    check_run_again(check, call, op, op_bytes);
+}
+
+void check_run_again(struct check *check, check_call *call, const void *op, size_t op_bytes) {
+    for (struct check_buffer *buffer = check->buffers; buffer != NULL; buffer = buffer->next) {
+        buffer->is_uploaded = buffer->is_uploaded && buffer->kind != BUFFER_OUTPUT;
+    }
     check_enqueue(check, call, op, op_bytes);
     wait_for(check, check->device);
     call(check->cpu, op);

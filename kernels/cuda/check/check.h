@@ -177,6 +177,8 @@ typedef void check_call(struct backend *backend, const void *op);
 
 /* Runs the op on both backends; what the device gave is kept for the comparisons. */
 void check_run(struct check *check, check_call *call, const void *op, size_t op_bytes);
+/* The same when inputs made before have not changed since: they are not brought to the device again. */
+void check_run_again(struct check *check, check_call *call, const void *op, size_t op_bytes);
 /* Gives outputs of the device their first contents again. */
 void check_restore(struct check *check);
 /* Runs the op on the device alone; buffers made since the last run are brought there. */
