@@ -1,10 +1,13 @@
 /* Linear layers. Bound: reading the weight for few rows, tensor-core products for many.
  *
- * Three ways that give the same bits (cuda_product.cuh says why):
+ * Four ways that give the same bits (cuda_product.cuh says why):
  *   few     up to 32 rows: a warp per (8 or 16 outputs, slice) streams its part of the weight through
  *           registers; the slices of a tile are warps of one block
+ *   middle  33 to 64 rows: a block per (128 outputs, slice) decodes its part of the rows once into
+ *           shared memory for four warps, each of which streams 32 outputs, too; when there
+ *           are several slices, their sums go to scratch and are added by a second kernel
  *   split   tiles of 128 outputs x 64 rows too few to fill the device: a block per (tile, slice),
- *           whose sums go to scratch and are added by a second kernel
+ *           whose sums are added likewise
  *   tiled   a block per tile of 128 outputs x 64 or 128 rows walks all slices
  * F32 weights are rare and small: one warp per output, lanes fold in a fixed tree.
  */
@@ -16,7 +19,14 @@
 #define FEW_WARPS    16 /* at most; a block has 8 unless a tile alone has more slices */
 #define FEW_STAGES(X, NT)                                                                          \
     ((NT) == 4 ? ((X) == DTYPE_BF16 ? 1 : 2) : ((X) == DTYPE_BF16 ? 2 : 5 - (NT)))
-#define SPLIT_BYTES ((size_t)48 << 20)
+#define MIDDLE_ROWS      64 /* at most */
+#define MIDDLE_WARPS     4
+#define MIDDLE_OUTPUTS   (32 * MIDDLE_WARPS) /* of a block */
+#define MIDDLE_BUFFER    (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
+#define MIDDLE_STAGES(W) ((W) == DTYPE_BF16 ? 3 : 4) /* chunks of weights under way */
+#define MIDDLE_STAGE(W)  (MIDDLE_OUTPUTS * PRODUCT_CHUNK * ((W) == DTYPE_BF16 ? 2 : 1)) /* bytes */
+#define MIDDLE_BYTES(W)  (2 * MIDDLE_BUFFER + MIDDLE_STAGES(W) * MIDDLE_STAGE(W))
+#define SPLIT_BYTES      ((size_t)48 << 20)
 
 /* What a kernel needs of the op. */
 struct linear_job {
@@ -114,6 +124,194 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
             total = __fadd_rn(total, from[s * TILE]);
         }
         linear_store(&job, row, at / tiles_per_group * job.out + output, total);
+    }
+}
+
+/* Four adjacent outputs of a row; `column` is a multiple of four. */
+__device__ __forceinline__ void
+linear_store_four(const struct linear_job *job, int32_t row, int32_t column, const float value[4]) {
+    size_t at = (size_t)row * ((size_t)job->groups * (size_t)job->out) + (size_t)column;
+    if (job->slices > 1 || job->is_f32) {
+        size_t slice = (size_t)blockIdx.y * (size_t)job->rows;
+        float *to = job->slices > 1 ? job->partial + slice * ((size_t)job->groups * job->out)
+                                    : static_cast<float *>(job->output);
+        *reinterpret_cast<float4 *>(to + at) = make_float4(value[0], value[1], value[2], value[3]);
+    } else {
+        uint2 codes;
+        codes.x = bf16_encode(value[0]) | (uint32_t)bf16_encode(value[1]) << 16;
+        codes.y = bf16_encode(value[2]) | (uint32_t)bf16_encode(value[3]) << 16;
+        *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(job->output) + at) = codes;
+    }
+}
+
+/* One chunk of rows in shared memory onto the warp's sums: sum[m] += outputs (low, high) of `w[2 m]`
+ * and `w[2 m + 1]`. */
+template <enum dtype W, bool BY_BYTES, int NT>
+__device__ __forceinline__ void
+linear_middle_chunk(unsigned char *rows, const struct product_codes<W> w[4], float sum[2][NT][4]) {
+    constexpr int AT_ONCE = 2; // of the NT: so many operands are in registers
+    int32_t group = (int32_t)threadIdx.x % WARP / 4;
+    int32_t pair = (int32_t)threadIdx.x % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const unsigned char *unit = product_unit(rows, group, 2 * pair + half);
+        uint32_t a[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t both[8];
+            product_decode<W, BY_BYTES>(&w[i], both);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                a[i][j] = both[4 * half + j];
+            }
+        }
+#pragma unroll
+        for (int t = 0; t < NT; t += AT_ONCE) {
+            uint32_t x[AT_ONCE][4];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                product_fetch(unit + (t + i) * 8 * PRODUCT_CHUNK * 2, x[i]);
+            }
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+#pragma unroll
+                for (int m = 0; m < 2; m++) {
+                    uint32_t left[4] = {
+                        a[2 * m][2 * j],
+                        a[2 * m + 1][2 * j],
+                        a[2 * m][2 * j + 1],
+                        a[2 * m + 1][2 * j + 1],
+                    };
+#pragma unroll
+                    for (int i = 0; i < AT_ONCE; i++) {
+                        uint32_t right[2] = {x[i][2 * j], x[i][2 * j + 1]};
+                        mma_bf16(sum[m][t + i], left, right);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/* Grid: x tiles of MIDDLE_OUTPUTS over all groups, y slices. `out` is a multiple of four: a lane group
+ * has four adjacent outputs, which share an FP8 weight's scales. Shared memory: two buffers of a chunk
+ * of rows, then codes of the weight as they are, where each lane reads what it brought itself. */
+template <enum dtype W, enum dtype X, int NT>
+__global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
+    linear_middle(struct mark mark, struct linear_job job) {
+    MARK(mark);
+    DYNAMIC_SHARED(shared);
+    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;
+    constexpr int STAGES = MIDDLE_STAGES(W);
+    constexpr int QUADS = product_codes<W>::WORDS / 4;
+    constexpr int THREADS_A_ROW = MIDDLE_WARPS * WARP / (8 * NT); // bring it
+    constexpr int PIECES = 4 / THREADS_A_ROW;                     // of 16 columns, each
+    int32_t thread = (int32_t)threadIdx.x;
+    int32_t pair = thread % 4;
+    int32_t tiles_per_group = (job.out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS;
+    int32_t group = (int32_t)blockIdx.x / tiles_per_group;
+    int32_t output = (int32_t)blockIdx.x % tiles_per_group * MIDDLE_OUTPUTS + thread / 4 * 4;
+    bool is_inside = output < job.out;
+    int32_t first = (int32_t)blockIdx.y * job.slice;
+    int32_t last = min(first + job.slice, job.in);
+    int32_t piece = thread % THREADS_A_ROW * PIECES;
+    int32_t x_row = thread / THREADS_A_ROW;
+    struct product_row x_from = product_at<X>(
+        linear_input_row<X>(&job, min(x_row, job.rows - 1), group), first + 16 * piece
+    );
+    struct product_row w_from = product_at<W>(
+        product_weight_row<W>(&job.weight, group * job.out + (is_inside ? output : job.out - 4)),
+        first + 16 * pair
+    );
+    size_t stride = (size_t)job.in * (W == DTYPE_BF16 ? 2 : 1);
+    unsigned char *codes = shared + 2 * MIDDLE_BUFFER + thread * 16;
+    struct product_codes<W> w[4];
+    struct product_codes<X> x[PIECES];
+    uint32_t scale = 0; // of the next chunk
+    int32_t columns = last - first;
+    // A group of copies for each chunk, whether there is one or not.
+    auto load_w = [&](int32_t at) {
+        if (at < columns) {
+            bool is_valid = at + 16 * pair < columns;
+            const uint8_t *from = product_at<W>(w_from, is_valid ? at : at - 32).data;
+            unsigned char *to = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE(W);
+#pragma unroll
+            for (int i = 0; i < 4 * QUADS; i++) {
+                const uint8_t *quad = from + i / QUADS * stride + i % QUADS * 16;
+                copy_async16(to + i * (MIDDLE_WARPS * WARP * 16), quad, is_valid);
+            }
+        }
+        copy_async_commit();
+    };
+    auto load_scale = [&](int32_t at) {
+        bool is_valid = at + 16 * pair < columns; // else codes are zero and the scale finite
+        scale = W == DTYPE_BF16 || !is_valid ? 0 : __ldg(product_at<W>(w_from, at).scale);
+    };
+    auto take_w = [&](int32_t at) {
+        unsigned char *from = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE(W);
+#pragma unroll
+        for (int i = 0; i < 4 * QUADS; i++) {
+            product_fetch(from + i * (MIDDLE_WARPS * WARP * 16), &w[i / QUADS].word[i % QUADS * 4]);
+            w[i / QUADS].scale = scale;
+        }
+    };
+    // Of half a chunk, pieces without columns bring the first half's, to be cleared when used.
+    auto load_x = [&](int32_t ahead) {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            bool is_behind = first + ahead + 16 * (piece + i) >= last;
+            struct product_row from = product_at<X>(x_from, is_behind ? ahead - 32 : ahead);
+            from.data += i * (X == DTYPE_BF16 ? 32 : 16); // within 32 columns of one scale
+            product_load<X, false>(&x[i], from);
+        }
+    };
+    float sum[2][NT][4];
+#pragma unroll
+    for (int i = 0; i < 2 * NT * 4; i++) {
+        sum[i / (4 * NT)][i / 4 % NT][i % 4] = 0.0F;
+    }
+#pragma unroll
+    for (int stage = 0; stage < STAGES; stage++) {
+        load_w(stage * PRODUCT_CHUNK);
+    }
+    load_x(0);
+    load_scale(0);
+#pragma unroll 1
+    for (int32_t at = 0; at < columns; at += PRODUCT_CHUNK) {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            if (at + 16 * (piece + i) >= columns) {
+                product_clear<X>(&x[i]);
+            }
+        }
+        // Who passes the barrier has done with the other buffer, and with its codes of this chunk.
+        unsigned char *rows = shared + at / PRODUCT_CHUNK % 2 * MIDDLE_BUFFER;
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+            product_stage<X, BY_BYTES>(&x[i], rows, x_row, piece + i);
+        }
+        if (at + PRODUCT_CHUNK < columns) {
+            load_x(at + PRODUCT_CHUNK);
+        }
+        copy_async_wait<STAGES - 1>();
+        take_w(at);
+        load_scale(at + PRODUCT_CHUNK);
+        __syncthreads();
+        load_w(at + STAGES * PRODUCT_CHUNK);
+        linear_middle_chunk<W, BY_BYTES, NT>(rows, w, sum);
+    }
+#pragma unroll
+    for (int i = 0; i < 2 * NT; i++) {
+        int32_t row = i / 2 * 8 + 2 * pair + i % 2;
+        if (is_inside && row < job.rows) {
+            const float value[4] = {
+                sum[0][i / 2][i % 2],
+                sum[0][i / 2][2 + i % 2],
+                sum[1][i / 2][i % 2],
+                sum[1][i / 2][2 + i % 2],
+            };
+            linear_store_four(&job, row, group * job.out + output, value);
+        }
     }
 }
 
@@ -227,6 +425,39 @@ static void launch_few(struct cuda *cuda, const struct linear_job *job) {
     );
 }
 
+static void launch_combine(struct cuda *cuda, const struct linear_job *job) {
+    int32_t columns = job->groups * job->out;
+    CUDA_LAUNCH(
+        cuda,
+        CUDA_OP_LINEAR,
+        linear_combine,
+        dim3((unsigned)((columns + 255) / 256), (unsigned)job->rows),
+        dim3(256),
+        0,
+        *job
+    );
+}
+
+/* The sums of slices have room: product_slice_columns makes less than 3,200 of 16 outputs. */
+template <enum dtype W, enum dtype X>
+static void launch_middle(struct cuda *cuda, const struct linear_job *job) {
+    int32_t tiles = (job->out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS * job->groups;
+    auto kernel = linear_middle<W, X, MIDDLE_ROWS / 8>;
+    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, MIDDLE_BYTES(W));
+    CUDA_LAUNCH(
+        cuda,
+        CUDA_OP_LINEAR,
+        kernel,
+        dim3((unsigned)tiles, (unsigned)job->slices),
+        dim3(MIDDLE_WARPS * WARP),
+        (size_t)MIDDLE_BYTES(W),
+        *job
+    );
+    if (job->slices > 1) {
+        launch_combine(cuda, job);
+    }
+}
+
 template <enum dtype W, enum dtype X, int N>
 static void launch_tiled(struct cuda *cuda, const struct linear_job *job, bool is_split) {
     int32_t row_tiles = (job->rows + N - 1) / N;
@@ -243,16 +474,7 @@ static void launch_tiled(struct cuda *cuda, const struct linear_job *job, bool i
         *job
     );
     if (is_split) {
-        int32_t columns = job->groups * job->out;
-        CUDA_LAUNCH(
-            cuda,
-            CUDA_OP_LINEAR,
-            linear_combine,
-            dim3((unsigned)((columns + 255) / 256), (unsigned)job->rows),
-            dim3(256),
-            0,
-            *job
-        );
+        launch_combine(cuda, job);
     }
 }
 
@@ -277,6 +499,9 @@ static void launch_product(struct cuda *cuda, const struct linear_job *job) {
         launch_few<W, X, 16, 2>(cuda, job);
     } else if (job->rows <= FEW_ROWS_MAX) {
         launch_few<W, X, 16, 4>(cuda, job);
+    } else if (W != DTYPE_FP4 && job->rows <= MIDDLE_ROWS && job->out % 4 == 0) {
+        // FP4 is of no layer of the release; its instance would be FP8's.
+        launch_middle<W == DTYPE_FP4 ? DTYPE_FP8 : W, X>(cuda, job);
     } else if (is_better_split(cuda, job)) {
         launch_tiled<W, X, 64>(cuda, job, true);
     } else if (job->rows <= 64 && job->slices == 1) {
