@@ -221,17 +221,29 @@ choose_shape(struct model_bench *bench, struct bench_case *cases, size_t *count)
         bool is_long = tokens > bench->model->config.positions_max;
         if (is_long || blocks * bench->layout.block_bytes > free_bytes) {
             struct model_bench_report *report = bench->report;
-            (void)snprintf(
-                report->skipped[report->skipped_count++],
-                sizeof report->skipped[0],
-                "batch %d at %d tokens: %llu bytes of KV, %llu free; %lld positions of %lld",
-                one->batch,
-                one->context,
-                (unsigned long long)(blocks * bench->layout.block_bytes),
-                (unsigned long long)free_bytes,
-                (long long)tokens,
-                (long long)bench->model->config.positions_max
+            char *why = report->skipped[report->skipped_count++];
+            int length = snprintf(
+                why, sizeof report->skipped[0], "batch %d at %d tokens: ", one->batch, one->context
             );
+            ASSERT(length > 0 && (size_t)length < sizeof report->skipped[0]);
+            size_t room = sizeof report->skipped[0] - (size_t)length;
+            if (is_long) {
+                (void)snprintf(
+                    why + length,
+                    room,
+                    "%lld positions, the model has %lld",
+                    (long long)tokens,
+                    (long long)bench->model->config.positions_max
+                );
+            } else {
+                (void)snprintf(
+                    why + length,
+                    room,
+                    "%llu bytes of KV, %llu free",
+                    (unsigned long long)(blocks * bench->layout.block_bytes),
+                    (unsigned long long)free_bytes
+                );
+            }
             continue;
         }
         int32_t rows = one->batch * one->rows;

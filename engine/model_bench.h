@@ -54,7 +54,7 @@ struct model_bench_report {
     uint64_t weight_bytes;
     struct model_bench_row *rows;
     size_t row_count, row_capacity;
-    char skipped[MODEL_BENCH_CASES_MAX][160]; /* cases that do not fit, with the bytes */
+    char skipped[MODEL_BENCH_CASES_MAX][160]; /* cases that do not fit, and why */
     int32_t skipped_count;
 };
 

@@ -77,6 +77,16 @@ parse_options(const struct cli_arguments *arguments, struct model_bench_options 
         !parse_list(arguments, "prefill", 65536, options->chunks, &options->chunk_count)) {
         return false;
     }
+    int32_t cases = options->context_count * (options->batch_count + options->chunk_count);
+    if (cases > MODEL_BENCH_CASES_MAX) {
+        (void)cli_usage(
+            arguments,
+            "%d cases (each context with each batch and each chunk), at most %d",
+            cases,
+            MODEL_BENCH_CASES_MAX
+        );
+        return false;
+    }
     options->threads = (int32_t)threads;
     options->repeats = (int32_t)repeats;
     return true;

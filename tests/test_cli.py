@@ -1268,7 +1268,12 @@ def test_synthetic_model_is_written_inspected_and_benched():
                      (row["phase"], row["batch"]) == (step["phase"], step["batch"])]
             assert step["bytes"] == sum(row["bytes"] for row in parts) > 0
             assert any(row["label"].startswith("experts fp4") for row in parts)
+        assert all("positions, the model has 2048" in why for why in table["left_out"]), table["left_out"]
+        check(hearth("model", "bench", "--model", model, "--context", "1000000"), 3, err="none of the cases fits")
         check(hearth("model", "bench", "--batch", "x"), 2, err="--batch")
+        check(hearth("model", "bench", "--backend", "x"), 2, err="auto, cpu or cuda")
+        check(hearth("model", "bench", "--batch", ",".join("1" * 33)), 2, err="--batch")
+        check(hearth("model", "bench", "--batch", ",".join("1" * 31)), 2, err="66 cases")
 
 
 # ---- terminal, installation ----------------------------------------------------------------------
