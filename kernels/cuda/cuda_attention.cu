@@ -2,10 +2,12 @@
  *
  * A block of threads owns one query row and 16, 32 or 64 of its heads. Keys and values are the same
  * latents: 64 records at a time are decoded into shared memory and meet the queries once and the
- * probabilities once. While one block of keys is multiplied, the bytes of the next are on their way.
+ * probabilities once. While one block of keys is multiplied, the bytes of the next are on their way;
+ * where shared memory has room for two blocks of keys, the next is decoded while scores become
+ * probabilities, and 64 keys take two barriers, else four.
  *
  * Bound: prefill by tensor operations and the shared memory that feeds them; decode by the latency
- * of 4 short phases per 64 keys, since one row has few keys: hence fewer heads per block when there
+ * of short phases per 64 keys, since one row has few keys: hence fewer heads per block when there
  * are few rows.
  *
  * Order of sums, the same for every number of heads per block: a score is the sum of two halves of
@@ -66,7 +68,8 @@ multiply_factors(const struct score_factors<ROWS, PER_WARP> *f, float sums[ROWS]
 
 /* scores[half][head][key]: the first half of the warps takes the first half of the channels. */
 template <int M_TILES>
-__device__ void score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t dim) {
+__device__ void
+score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t keys, int32_t dim) {
     constexpr int ROWS = M_TILES < 4 ? 1 : 2; // tiles of 16 heads of one warp
     constexpr int DOWN = M_TILES / ROWS;      // warps along the heads
     constexpr int ACROSS = 4 < WARPS / 2 / DOWN ? 4 : WARPS / 2 / DOWN; // and along the keys
@@ -81,7 +84,7 @@ __device__ void score_keys(const struct attention_plan *plan, unsigned char *sha
     int32_t key = place / DOWN * PER_WARP * TILE;
     float sums[ROWS][2 * PER_WARP][4] = {};
     const unsigned char *query = matrix_rows(shared + head * plan->stride, plan->stride, lane);
-    const unsigned char *rows = shared + plan->keys + key * plan->stride;
+    const unsigned char *rows = shared + keys + key * plan->stride;
     rows += (lane / 16 * 8 + lane % 8) * plan->stride + lane / 8 % 2 * 16;
     struct score_factors<ROWS, PER_WARP> even; // one is loaded while the other is multiplied
     struct score_factors<ROWS, PER_WARP> odd;
@@ -220,6 +223,7 @@ template <int M_TILES>
 __device__ __forceinline__ void add_values(
     const struct attention_plan *plan,
     const unsigned char *shared,
+    int32_t keys,
     int32_t dim,
     struct value_sums<M_TILES> *sums
 ) {
@@ -228,7 +232,7 @@ __device__ __forceinline__ void add_values(
     scale_sums(plan, shared, sums);
     const unsigned char *weights =
         matrix_rows(shared + plan->probabilities, 2 * SCORE_STRIDE, lane);
-    const unsigned char *values = matrix_rows(shared + plan->keys, plan->stride, lane);
+    const unsigned char *values = matrix_rows(shared + keys, plan->stride, lane);
 #pragma unroll
     for (int k = 0; k < KEYS; k += TILE) {
         uint32_t a[M_TILES][4];
@@ -346,19 +350,38 @@ __global__ void __launch_bounds__(THREADS)
     fetch_records(&op, &plan, shared, 0);
     copy_async_wait<0>();
     order_query<M_TILES>(&plan, shared, op.dim);
+    int32_t keys = plan.keys;
+    int32_t other = M_TILES < 4 ? plan.spare : 0; // 64 heads leave no room for it
+    decode_keys(&op, &plan, shared, keys, 0);
+    __syncthreads();
+    if (KEYS < total) {
+        fetch_records(&op, &plan, shared, KEYS);
+    }
     for (int32_t at = 0; at < total; at += KEYS) {
-        copy_async_wait<0>();
-        __syncthreads(); // the keys before have met their probabilities
-        decode_records(&op, &plan, shared, at);
-        __syncthreads();
-        if (at + KEYS < total) {
-            fetch_records(&op, &plan, shared, at + KEYS);
-        }
-        score_keys<M_TILES>(&plan, shared, op.dim);
-        __syncthreads();
+        int32_t next = at + KEYS;
+        score_keys<M_TILES>(&plan, shared, keys, op.dim);
+        __syncthreads(); // all have met the other keys' probabilities, too
         weigh_keys<M_TILES>(&plan, shared, op.scale, total - at, &softmax);
+        if (other != 0 && next < total) {
+            decode_keys(&op, &plan, shared, other, next);
+            if (next + KEYS < total) {
+                fetch_records(&op, &plan, shared, next + KEYS);
+            }
+        }
         __syncthreads();
-        add_values<M_TILES>(&plan, shared, op.dim, &sums);
+        add_values<M_TILES>(&plan, shared, keys, op.dim, &sums);
+        if (other != 0) {
+            int32_t done = keys;
+            keys = other;
+            other = done;
+        } else if (next < total) {
+            __syncthreads();
+            decode_keys(&op, &plan, shared, keys, next);
+            __syncthreads();
+            if (next + KEYS < total) {
+                fetch_records(&op, &plan, shared, next + KEYS);
+            }
+        }
     }
     copy_async_wait<0>();
     __syncthreads();
@@ -379,8 +402,9 @@ static int32_t take(int32_t *at, size_t bytes) {
     return begin;
 }
 
+/* `places` of decoded keys; 0: one, and records are not staged. */
 static struct attention_plan
-plan_of(const struct attention_op *op, int32_t tiles, bool staged, int32_t table_keys) {
+plan_of(const struct attention_op *op, int32_t tiles, int32_t places, int32_t table_keys) {
     struct attention_plan plan = {};
     int32_t heads = tiles * TILE;
     int32_t at = 0;
@@ -388,7 +412,10 @@ plan_of(const struct attention_op *op, int32_t tiles, bool staged, int32_t table
     (void)take(&at, (size_t)(heads * plan.stride));
     plan.keys = take(&at, (size_t)(KEYS * plan.stride));
     plan.window_bytes = (int32_t)window_record_bytes(op->dim);
-    if (staged) {
+    if (places == 2) {
+        plan.spare = take(&at, (size_t)(KEYS * plan.stride));
+    }
+    if (places > 0) {
         plan.records = take(&at, (size_t)(KEYS * plan.window_bytes));
     }
     plan.scores = take(&at, (size_t)(2 * heads * SCORE_STRIDE) * sizeof(float));
@@ -418,18 +445,23 @@ void cuda_attention(struct backend *backend, const struct attention_op *op) {
     if (op->segments.rows == 0) {
         return;
     }
-    // Staged records need 16-byte steps of both kinds.
-    bool staged = op->dim % 512 == 0;
+    // A lane has 16 channels of a staged record.
+    int32_t places = op->dim == CUDA_HEAD_DIM_MAX ? 2 : 0;
     int32_t keys = op->window + (op->selected == NULL ? 0 : op->topk);
     int32_t blocks = (keys + KEYS - 1) / KEYS;
+    int32_t table_keys = KEYS * (blocks < 16 ? blocks : 16);
     int32_t tiles = tiles_of(cuda, op);
-    struct attention_plan plan = plan_of(op, tiles, staged, KEYS * (blocks < 16 ? blocks : 16));
-    while (plan.bytes > cuda->shared_bytes_max && tiles > 1) {
-        tiles /= 2;
-        plan = plan_of(op, tiles, staged, plan.table_keys);
+    struct attention_plan plan = plan_of(op, tiles, places, table_keys);
+    while (plan.bytes > cuda->shared_bytes_max && (places > 1 || tiles > 1)) {
+        if (places > 1) {
+            places--;
+        } else {
+            tiles /= 2;
+        }
+        plan = plan_of(op, tiles, places, table_keys);
     }
     if (plan.bytes > cuda->shared_bytes_max) {
-        plan = plan_of(op, tiles, false, KEYS * (blocks < 4 ? blocks : 4));
+        plan = plan_of(op, tiles, 0, KEYS * (blocks < 4 ? blocks : 4));
     }
     int32_t groups = (op->heads + tiles * TILE - 1) / (tiles * TILE);
     dim3 grid((unsigned)(op->segments.rows * groups));

@@ -22,6 +22,7 @@ static_assert(CUDA_HEAD_DIM_MAX == TILE * WARP, "a lane has 16 channels of a rec
 struct attention_plan {
     int32_t stride; // of a row of queries or keys: 16 bytes more than the row, no bank conflicts
     int32_t keys;
+    int32_t spare;         // a second place of keys, decoded while the first is in use; or 0
     int32_t records;       // of the next keys; 0: they are read where they are
     int32_t window_bytes;  // of a window record, the larger kind
     int32_t scores;        // FP32 of both halves of the channels
@@ -108,45 +109,69 @@ __device__ const uint8_t *record_of(
            in_block * op->source.main_record_bytes;
 }
 
-/* Records at odd addresses (small models) are not staged: those lack the 16-byte alignment. */
-__device__ __forceinline__ bool
-is_staged(const struct attention_plan *plan, const uint8_t *record) {
-    return plan->records != 0 && (uintptr_t)record % 16 == 0;
+#define OWN (KEYS / WARPS) // keys that a warp fetches and decodes: no barrier in between
+static_assert(OWN == 4, "pointers to them are read as 32 bytes");
+
+/* Fills the table when `at` is the first of its keys. */
+__device__ __forceinline__ void fill_table(
+    const struct attention_op *op,
+    const struct attention_plan *plan,
+    unsigned char *shared,
+    int32_t at
+) {
+    if (at % plan->table_keys == 0) {
+        const struct key_list *list = (const struct key_list *)(shared + plan->list);
+        const uint8_t **table = (const uint8_t **)(shared + plan->table);
+        int32_t total = list->total;
+        for (int32_t i = thread_index(); i < plan->table_keys && at + i < total; i += THREADS) {
+            table[i] = record_of(op, plan, list, at + i);
+        }
+        __syncthreads();
+    }
 }
 
-/* Starts the copy of the records of keys [at, at + 64): a warp fetches the keys it will decode. */
+/* Starts the copy of the records of keys [at, at + 64). */
 __device__ void fetch_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
     unsigned char *shared,
     int32_t at
 ) {
+    fill_table(op, plan, shared, at);
+    if (plan->records == 0) {
+        copy_async_commit(); // the queries
+        return;
+    }
     const struct key_list *list = (const struct key_list *)(shared + plan->list);
     int32_t windows = list->windows;
     int32_t total = list->total;
-    const uint8_t **table = (const uint8_t **)(shared + plan->table);
-    if (at % plan->table_keys == 0) {
-        for (int32_t i = thread_index(); i < plan->table_keys && at + i < total; i += THREADS) {
-            table[i] = record_of(op, plan, list, at + i);
-        }
-        __syncthreads();
-    }
-    table += at % plan->table_keys;
     int32_t lane = thread_index() % WARP;
-    for (int32_t i = 0; i < KEYS / WARPS; i++) {
-        int32_t key = thread_index() / WARP * (KEYS / WARPS) + i;
-        if (at + key >= total) {
-            break;
-        }
-        const uint8_t *record = table[key];
-        if (is_staged(plan, record)) {
-            unsigned char *to = shared + plan->records + key * plan->window_bytes;
-            int32_t bytes =
-                at + key < windows ? plan->window_bytes : (int32_t)op->source.main_record_bytes;
-            for (int32_t c = 16 * lane; c < bytes; c += 16 * WARP) {
-                copy_async16(to + c, record + c, true);
+    int32_t base = thread_index() / WARP * OWN;
+    const ulonglong2 *table =
+        (const ulonglong2 *)(shared + plan->table) + (at % plan->table_keys + base) / 2;
+    ulonglong2 early = table[0];
+    ulonglong2 late = table[1];
+    const unsigned long long records[OWN] = {early.x, early.y, late.x, late.y};
+    unsigned char *to = shared + plan->records + base * plan->window_bytes;
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        int32_t key = at + base + i;
+        int32_t bytes = key < windows ? plan->window_bytes : (int32_t)op->source.main_record_bytes;
+        bytes = key < total ? bytes : 0;
+        const uint8_t *record = (const uint8_t *)records[i];
+        if (records[i] % 16 == 0) {
+#pragma unroll
+            for (int32_t c = 0; c < 2 * 16 * WARP; c += 16 * WARP) {
+                if (c + 16 * lane < bytes) {
+                    copy_async16(to + c + 16 * lane, record + c + 16 * lane, true);
+                }
+            }
+        } else {
+            for (int32_t c = lane; c < bytes; c += WARP) {
+                to[c] = record[c];
             }
         }
+        to += plan->window_bytes;
     }
     copy_async_commit();
 }
@@ -266,7 +291,73 @@ __device__ __forceinline__ uint4 from_key_order(uint4 x) {
     );
 }
 
-/* Keys [at, at + 64) as bf16 rows; zeros behind the last one (codes and scale 0 of an entry). */
+/* As load_channels, of a record in shared memory, which has all 512 channels. */
+__device__ __forceinline__ struct raw_channels
+load_staged(const unsigned char *record, bool is_window, int32_t lane) {
+    struct raw_channels raw = {};
+    if (is_window) {
+        uint4 codes = *(const uint4 *)(record + TILE * lane);
+        raw.codes[0] = codes.x;
+        raw.codes[1] = codes.y;
+        raw.codes[2] = codes.z;
+        raw.codes[3] = codes.w;
+        raw.scale = record[CUDA_HEAD_DIM_MAX + lane / 2];
+    } else {
+        uint2 codes = *(const uint2 *)(record + TILE / 2 * lane);
+        raw.codes[0] = codes.x;
+        raw.codes[1] = codes.y;
+        raw.scale = record[CUDA_HEAD_DIM_MAX / 2 + lane];
+    }
+    return raw;
+}
+
+/* All keys of a warp, of one kind. */
+template <bool IS_WINDOW>
+__device__ __forceinline__ void
+decode_alike(const struct attention_plan *plan, const unsigned char *records, unsigned char *rows) {
+    int32_t lane = thread_index() % WARP;
+    struct raw_channels raw[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        raw[i] = load_staged(records + i * plan->window_bytes, IS_WINDOW, lane);
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+        store_channels(rows + i * plan->stride, &raw[i], IS_WINDOW, lane);
+    }
+}
+
+/* Keys [at, at + 64), which were fetched, to bf16 rows at `keys`; zeros behind the last one. */
+__device__ void
+decode_staged(const struct attention_plan *plan, unsigned char *shared, int32_t keys, int32_t at) {
+    const struct key_list *list = (const struct key_list *)(shared + plan->list);
+    int32_t lane = thread_index() % WARP;
+    int32_t base = thread_index() / WARP * OWN;
+    const unsigned char *records = shared + plan->records + base * plan->window_bytes;
+    unsigned char *rows = shared + keys + base * plan->stride;
+    int32_t windows = list->windows - at - base; // of the warp's keys and of those behind
+    int32_t total = list->total - at - base;
+    copy_async_wait<0>();
+    __syncwarp();
+    if (windows >= OWN) {
+        decode_alike<true>(plan, records, rows);
+    } else if (windows <= 0 && total >= OWN) {
+        decode_alike<false>(plan, records, rows);
+    } else {
+#pragma unroll 1
+        for (int32_t i = 0; i < OWN; i++) {
+            struct raw_channels raw = {};
+            if (i < total) {
+                raw = load_staged(records + i * plan->window_bytes, i < windows, lane);
+            }
+            store_channels(rows + i * plan->stride, &raw, i < windows, lane);
+        }
+    }
+    __syncwarp();
+}
+
+/* Keys [at, at + 64) from where they are; zeros behind the last one (codes and scale 0 of an entry).
+ */
 __device__ void decode_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
@@ -288,9 +379,6 @@ __device__ void decode_records(
             const uint8_t *record = nullptr;
             if (at + key < total) {
                 record = table[key];
-                if (is_staged(plan, record)) {
-                    record = shared + plan->records + key * plan->window_bytes;
-                }
             }
             raw[i] = load_channels(record, at + key < windows, op->dim, lane);
         }
@@ -301,6 +389,20 @@ __device__ void decode_records(
                 store_channels(row, &raw[i], at + base + i < windows, lane);
             }
         }
+    }
+}
+
+__device__ __forceinline__ void decode_keys(
+    const struct attention_op *op,
+    const struct attention_plan *plan,
+    unsigned char *shared,
+    int32_t keys,
+    int32_t at
+) {
+    if (plan->records != 0) {
+        decode_staged(plan, shared, keys, at);
+    } else {
+        decode_records(op, plan, shared, at);
     }
 }
 
