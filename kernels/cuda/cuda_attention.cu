@@ -72,7 +72,8 @@ __device__ void
 score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t keys, int32_t dim) {
     constexpr int ROWS = M_TILES < 4 ? 1 : 2; // tiles of 16 heads of one warp
     constexpr int DOWN = M_TILES / ROWS;      // warps along the heads
-    constexpr int ACROSS = 4 < WARPS / 2 / DOWN ? 4 : WARPS / 2 / DOWN; // and along the keys
+    // and along the keys: 64 heads are bound by what they load, so half of the warps take wide tiles
+    constexpr int ACROSS = M_TILES < 4 ? 4 : 2;
     constexpr int PER_WARP = KEYS / TILE / ACROSS; // tiles of 16 keys of one warp
     int32_t lane = thread_index() % WARP;
     int32_t half = thread_index() / WARP / (WARPS / 2);
@@ -86,20 +87,28 @@ score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t key
     const unsigned char *query = matrix_rows(shared + head * plan->stride, plan->stride, lane);
     const unsigned char *rows = shared + keys + key * plan->stride;
     rows += (lane / 16 * 8 + lane % 8) * plan->stride + lane / 8 % 2 * 16;
-    struct score_factors<ROWS, PER_WARP> even; // one is loaded while the other is multiplied
-    struct score_factors<ROWS, PER_WARP> odd;
+    struct score_factors<ROWS, PER_WARP> even;
     int32_t end = (half + 1) * dim / 2;
-    load_factors(&even, query, rows, plan->stride, half * dim / 2);
-    for (int32_t c = half * dim / 2; c < end; c += 2 * TILE) {
-        if (c + TILE < end) {
-            load_factors(&odd, query, rows, plan->stride, c + TILE);
+    if constexpr (M_TILES < 4) {
+        struct score_factors<ROWS, PER_WARP> odd; // one is loaded while the other is multiplied
+        load_factors(&even, query, rows, plan->stride, half * dim / 2);
+        for (int32_t c = half * dim / 2; c < end; c += 2 * TILE) {
+            if (c + TILE < end) {
+                load_factors(&odd, query, rows, plan->stride, c + TILE);
+            }
+            multiply_factors(&even, sums);
+            if (c + 2 * TILE < end) {
+                load_factors(&even, query, rows, plan->stride, c + 2 * TILE);
+            }
+            if (c + TILE < end) {
+                multiply_factors(&odd, sums);
+            }
         }
-        multiply_factors(&even, sums);
-        if (c + 2 * TILE < end) {
-            load_factors(&even, query, rows, plan->stride, c + 2 * TILE);
-        }
-        if (c + TILE < end) {
-            multiply_factors(&odd, sums);
+    } else { // registers are short, and other warps multiply meanwhile
+#pragma unroll 1
+        for (int32_t c = half * dim / 2; c < end; c += TILE) {
+            load_factors(&even, query, rows, plan->stride, c);
+            multiply_factors(&even, sums);
         }
     }
     float *scores = (float *)(shared + plan->scores) + half * (M_TILES * TILE * SCORE_STRIDE);
