@@ -1,14 +1,14 @@
 /* Linear layers. Bound: reading the weight for few rows, tensor-core products for many.
  *
- * Four ways that give the same bits (cuda_product.cuh says why):
+ * Three ways that give the same bits (cuda_product.cuh says why):
  *   few     up to 32 rows: a warp per (8 or 16 outputs, slice) streams its part of the weight through
  *           registers; the slices of a tile are warps of one block
- *   middle  33 to 64 rows: a block per (128 outputs, slice) decodes its part of the rows once into
- *           shared memory for four warps, each of which streams 32 outputs, too; when there
- *           are several slices, their sums go to scratch and are added by a second kernel
- *   split   tiles of 128 outputs x 64 rows too few to fill the device: a block per (tile, slice),
- *           whose sums are added likewise
- *   tiled   a block per tile of 128 outputs x 64 or 128 rows walks all slices
+ *   middle  more rows: a block per (128 outputs, 64 rows) decodes the rows once into shared memory for
+ *           four warps, each of which has 32 outputs, whose codes it decodes in registers. A block
+ *           per slice where there are few tiles: sums go to scratch and a second kernel adds them.
+ *           Else the block walks the slices, with the totals in shared memory
+ *   tiled   a block per tile of 128 outputs x 64 or 128 rows, both operands decoded into shared memory,
+ *           for what middle does not take: FP4, bf16 of many rows, `out` no multiple of four
  * F32 weights are rare and small: one warp per output, lanes fold in a fixed tree.
  */
 #include "cuda_product.cuh"
@@ -19,14 +19,17 @@
 #define FEW_WARPS    16 /* at most; a block has 8 unless a tile alone has more slices */
 #define FEW_STAGES(X, NT)                                                                          \
     ((NT) == 4 ? ((X) == DTYPE_BF16 ? 1 : 2) : ((X) == DTYPE_BF16 ? 2 : 5 - (NT)))
-#define MIDDLE_ROWS      64 /* at most */
-#define MIDDLE_WARPS     4
-#define MIDDLE_OUTPUTS   (32 * MIDDLE_WARPS) /* of a block */
-#define MIDDLE_BUFFER    (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
-#define MIDDLE_STAGES(W) ((W) == DTYPE_BF16 ? 3 : 4) /* chunks of weights under way */
-#define MIDDLE_STAGE(W)  (MIDDLE_OUTPUTS * PRODUCT_CHUNK * ((W) == DTYPE_BF16 ? 2 : 1)) /* bytes */
-#define MIDDLE_BYTES(W)  (2 * MIDDLE_BUFFER + MIDDLE_STAGES(W) * MIDDLE_STAGE(W))
-#define SPLIT_BYTES      ((size_t)48 << 20)
+#define MIDDLE_ROWS     64 /* at most */
+#define MIDDLE_WARPS    4
+#define MIDDLE_OUTPUTS  (32 * MIDDLE_WARPS) /* of a block */
+#define MIDDLE_BUFFER   (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
+#define MIDDLE_STAGE(W) (MIDDLE_OUTPUTS * PRODUCT_CHUNK * ((W) == DTYPE_BF16 ? 2 : 1)) /* bytes */
+/* Chunks of weights under way, and all shared memory: three blocks fit into a multiprocessor. */
+#define MIDDLE_STAGES(W, WALKS) ((W) == DTYPE_BF16 || (WALKS) ? 3 : 4)
+#define MIDDLE_TOTALS           (MIDDLE_OUTPUTS * MIDDLE_ROWS * 4)
+#define MIDDLE_BYTES(W, WALKS)                                                                     \
+    (2 * MIDDLE_BUFFER + MIDDLE_STAGES(W, WALKS) * MIDDLE_STAGE(W) + ((WALKS) ? MIDDLE_TOTALS : 0))
+#define SPLIT_BYTES ((size_t)48 << 20)
 
 /* What a kernel needs of the op. */
 struct linear_job {
@@ -128,13 +131,14 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
 }
 
 /* Four adjacent outputs of a row; `column` is a multiple of four. */
-__device__ __forceinline__ void
-linear_store_four(const struct linear_job *job, int32_t row, int32_t column, const float value[4]) {
+__device__ __forceinline__ void linear_store_four(
+    const struct linear_job *job, bool is_partial, int32_t row, int32_t column, const float value[4]
+) {
     size_t at = (size_t)row * ((size_t)job->groups * (size_t)job->out) + (size_t)column;
-    if (job->slices > 1 || job->is_f32) {
-        size_t slice = (size_t)blockIdx.y * (size_t)job->rows;
-        float *to = job->slices > 1 ? job->partial + slice * ((size_t)job->groups * job->out)
-                                    : static_cast<float *>(job->output);
+    if (is_partial || job->is_f32) {
+        size_t slice = (size_t)blockIdx.z * (size_t)job->rows;
+        float *to = is_partial ? job->partial + slice * ((size_t)job->groups * job->out)
+                               : static_cast<float *>(job->output);
         *reinterpret_cast<float4 *>(to + at) = make_float4(value[0], value[1], value[2], value[3]);
     } else {
         uint2 codes;
@@ -193,31 +197,34 @@ linear_middle_chunk(unsigned char *rows, const struct product_codes<W> w[4], flo
     }
 }
 
-/* Grid: x tiles of MIDDLE_OUTPUTS over all groups, y slices. `out` is a multiple of four: a lane group
+/* Grid: x tiles of MIDDLE_ROWS, y tiles of MIDDLE_OUTPUTS over all groups, z slices; or, when there are
+ * several and the block WALKS them, 1. Rows vary fastest, as in linear_tiled. `out` is a multiple of four: a lane group
  * has four adjacent outputs, which share an FP8 weight's scales. Shared memory: two buffers of a chunk
  * of rows, then codes of the weight as they are, where each lane reads what it brought itself. */
-template <enum dtype W, enum dtype X, int NT>
+template <enum dtype W, enum dtype X, bool WALKS>
 __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     linear_middle(struct mark mark, struct linear_job job) {
     MARK(mark);
     DYNAMIC_SHARED(shared);
     constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;
-    constexpr int STAGES = MIDDLE_STAGES(W);
+    constexpr int NT = MIDDLE_ROWS / 8;
+    constexpr int STAGES = MIDDLE_STAGES(W, WALKS);
     constexpr int QUADS = product_codes<W>::WORDS / 4;
     constexpr int THREADS_A_ROW = MIDDLE_WARPS * WARP / (8 * NT); // bring it
     constexpr int PIECES = 4 / THREADS_A_ROW;                     // of 16 columns, each
     int32_t thread = (int32_t)threadIdx.x;
     int32_t pair = thread % 4;
     int32_t tiles_per_group = (job.out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS;
-    int32_t group = (int32_t)blockIdx.x / tiles_per_group;
-    int32_t output = (int32_t)blockIdx.x % tiles_per_group * MIDDLE_OUTPUTS + thread / 4 * 4;
+    int32_t group = (int32_t)blockIdx.y / tiles_per_group;
+    int32_t output = (int32_t)blockIdx.y % tiles_per_group * MIDDLE_OUTPUTS + thread / 4 * 4;
     bool is_inside = output < job.out;
-    int32_t first = (int32_t)blockIdx.y * job.slice;
-    int32_t last = min(first + job.slice, job.in);
+    int32_t first_row = (int32_t)blockIdx.x * MIDDLE_ROWS;
+    int32_t first = (int32_t)blockIdx.z * job.slice;
+    int32_t last = WALKS ? job.in : min(first + job.slice, job.in);
     int32_t piece = thread % THREADS_A_ROW * PIECES;
     int32_t x_row = thread / THREADS_A_ROW;
     struct product_row x_from = product_at<X>(
-        linear_input_row<X>(&job, min(x_row, job.rows - 1), group), first + 16 * piece
+        linear_input_row<X>(&job, min(first_row + x_row, job.rows - 1), group), first + 16 * piece
     );
     struct product_row w_from = product_at<W>(
         product_weight_row<W>(&job.weight, group * job.out + (is_inside ? output : job.out - 4)),
@@ -270,6 +277,20 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     for (int i = 0; i < 2 * NT * 4; i++) {
         sum[i / (4 * NT)][i / 4 % NT][i % 4] = 0.0F;
     }
+    // Totals of the slices so far are the lane's own, too; the last one's stay in `sum`.
+    float *totals =
+        reinterpret_cast<float *>(shared + 2 * MIDDLE_BUFFER + STAGES * MIDDLE_STAGE(W)) + thread;
+    auto fold = [&](bool is_first, bool is_last) {
+#pragma unroll
+        for (int i = 0; i < 2 * NT * 4; i++) {
+            float *s = &sum[i / (4 * NT)][i / 4 % NT][i % 4];
+            float *to = totals + i * (MIDDLE_WARPS * WARP);
+            float total = is_first ? *s : __fadd_rn(*to, *s);
+            *to = total;
+            *s = is_last ? total : 0.0F;
+        }
+    };
+    int32_t slice_end = job.slice;
 #pragma unroll
     for (int stage = 0; stage < STAGES; stage++) {
         load_w(stage * PRODUCT_CHUNK);
@@ -299,10 +320,14 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
         __syncthreads();
         load_w(at + STAGES * PRODUCT_CHUNK);
         linear_middle_chunk<W, BY_BYTES, NT>(rows, w, sum);
+        if (WALKS && (at + PRODUCT_CHUNK >= slice_end || at + PRODUCT_CHUNK >= columns)) {
+            fold(slice_end == job.slice, at + PRODUCT_CHUNK >= columns);
+            slice_end += job.slice;
+        }
     }
 #pragma unroll
     for (int i = 0; i < 2 * NT; i++) {
-        int32_t row = i / 2 * 8 + 2 * pair + i % 2;
+        int32_t row = first_row + i / 2 * 8 + 2 * pair + i % 2;
         if (is_inside && row < job.rows) {
             const float value[4] = {
                 sum[0][i / 2][i % 2],
@@ -310,7 +335,7 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
                 sum[1][i / 2][i % 2],
                 sum[1][i / 2][2 + i % 2],
             };
-            linear_store_four(&job, row, group * job.out + output, value);
+            linear_store_four(&job, !WALKS && job.slices > 1, row, group * job.out + output, value);
         }
     }
 }
@@ -438,22 +463,22 @@ static void launch_combine(struct cuda *cuda, const struct linear_job *job) {
     );
 }
 
-/* The sums of slices have room: product_slice_columns makes less than 3,200 of 16 outputs. */
-template <enum dtype W, enum dtype X>
+template <enum dtype W, enum dtype X, bool WALKS>
 static void launch_middle(struct cuda *cuda, const struct linear_job *job) {
+    int32_t row_tiles = (job->rows + MIDDLE_ROWS - 1) / MIDDLE_ROWS;
     int32_t tiles = (job->out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS * job->groups;
-    auto kernel = linear_middle<W, X, MIDDLE_ROWS / 8>;
-    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, MIDDLE_BYTES(W));
+    auto kernel = linear_middle<W, X, WALKS>;
+    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, MIDDLE_BYTES(W, WALKS));
     CUDA_LAUNCH(
         cuda,
         CUDA_OP_LINEAR,
         kernel,
-        dim3((unsigned)tiles, (unsigned)job->slices),
+        dim3((unsigned)row_tiles, (unsigned)tiles, (unsigned)(WALKS ? 1 : job->slices)),
         dim3(MIDDLE_WARPS * WARP),
-        (size_t)MIDDLE_BYTES(W),
+        (size_t)MIDDLE_BYTES(W, WALKS),
         *job
     );
-    if (job->slices > 1) {
+    if (!WALKS && job->slices > 1) {
         launch_combine(cuda, job);
     }
 }
@@ -491,6 +516,10 @@ template <enum dtype W, enum dtype X>
 static void launch_product(struct cuda *cuda, const struct linear_job *job) {
     // Small weights are bound by decoding them, so they go to twice as many multiprocessors.
     bool is_small = job->groups * job->out < 16 * cuda->multiprocessors;
+    bool is_split = is_better_split(cuda, job);
+    // FP4 is of no layer of the release: it does without an instance.
+    constexpr bool IS_STREAMED = W != DTYPE_FP4;
+    constexpr enum dtype STREAMED = IS_STREAMED ? W : DTYPE_FP8;
     if (job->rows <= 8 && is_small) {
         launch_few<W, X, 8, 1>(cuda, job);
     } else if (job->rows <= 8) {
@@ -499,10 +528,12 @@ static void launch_product(struct cuda *cuda, const struct linear_job *job) {
         launch_few<W, X, 16, 2>(cuda, job);
     } else if (job->rows <= FEW_ROWS_MAX) {
         launch_few<W, X, 16, 4>(cuda, job);
-    } else if (W != DTYPE_FP4 && job->rows <= MIDDLE_ROWS && job->out % 4 == 0) {
-        // FP4 is of no layer of the release; its instance would be FP8's.
-        launch_middle<W == DTYPE_FP4 ? DTYPE_FP8 : W, X>(cuda, job);
-    } else if (is_better_split(cuda, job)) {
+    } else if (IS_STREAMED && job->out % 4 == 0 && (job->rows <= MIDDLE_ROWS || (W == DTYPE_FP8 && job->slices == 1) || is_split)) {
+        // Sums of slices of up to MIDDLE_ROWS have room: there are less than 3,200 of 16 outputs.
+        launch_middle<STREAMED, X, false>(cuda, job);
+    } else if (W == DTYPE_FP8 && job->out % 4 == 0) {
+        launch_middle<DTYPE_FP8, X, true>(cuda, job);
+    } else if (is_split) {
         launch_tiled<W, X, 64>(cuda, job, true);
     } else if (job->rows <= 64 && job->slices == 1) {
         launch_tiled<W, X, 64>(cuda, job, false);
