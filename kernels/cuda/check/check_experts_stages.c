@@ -194,14 +194,21 @@ hidden_range(const struct stages *stages, int32_t slot, int32_t row, int32_t cha
     return rounded(y.low - fabs(y.low) * 0x1p-20, y.high + fabs(y.high) * 0x1p-20);
 }
 
-/* Whether `value`, of a group whose largest is `largest`, is a rounding of something in the range. The
- * largest may have been rounded down to where a smaller scale begins. */
+static double quantised(double value, uint8_t scale) {
+    float scaled = float_clamp((float)value * e8m0_reciprocal(scale), 448.0F);
+    return (double)e4m3_decode(e4m3_encode(scaled)) * (double)e8m0_decode(scale);
+}
+
+/* Whether `value`, of a group whose largest is `largest`, is what something in the range becomes. The
+ * largest may have been rounded down to where a smaller scale begins: either may be the group's. */
 static bool is_rounding(struct range range, double value, double largest) {
-    double scale = (double)e8m0_decode(fp8_group_scale((float)largest * 1.03F));
-    int exponent;
-    (void)frexp(fmax(fabs(value), 0x1p-6 * scale), &exponent);
-    double half = ldexp(1.0, exponent - 5);
-    return value >= range.low - half && value <= range.high + half;
+    for (int i = 0; i < 2; i++) {
+        uint8_t scale = fp8_group_scale((float)largest * (i == 0 ? 1.0F : 1.03F));
+        if (value >= quantised(range.low, scale) && value <= quantised(range.high, scale)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 struct hidden_found {
