@@ -528,7 +528,7 @@ static void launch_product(struct cuda *cuda, const struct linear_job *job) {
         launch_few<W, X, 16, 2>(cuda, job);
     } else if (job->rows <= FEW_ROWS_MAX) {
         launch_few<W, X, 16, 4>(cuda, job);
-    } else if (IS_STREAMED && job->out % 4 == 0 && (job->rows <= MIDDLE_ROWS || (W == DTYPE_FP8 && job->slices == 1) || is_split)) {
+    } else if (IS_STREAMED && job->out % 4 == 0 && (is_split || (W == DTYPE_FP8 && (job->rows <= MIDDLE_ROWS || job->slices == 1)))) {
         // Sums of slices of up to MIDDLE_ROWS have room: there are less than 3,200 of 16 outputs.
         launch_middle<STREAMED, X, false>(cuda, job);
     } else if (W == DTYPE_FP8 && job->out % 4 == 0) {
