@@ -13,6 +13,8 @@
 /* Of the static arrays below; draft stages count. The release has 40 + 3. */
 #define MODEL_LAYERS_MAX 128
 
+struct engram_options;
+
 enum layer_mode {
     LAYER_WINDOW,  /* ratio 0: window attention only */
     LAYER_FULL,    /* owns KV and index keys, selects for itself */
@@ -189,6 +191,8 @@ struct model_size {
  * field and value), UNSUPPORTED (another architecture, or what forward cannot run), MEMORY. */
 MUST_CHECK result
 model_config_parse(struct view text, struct model_config *out, struct error *error);
+/* What its Engram tables are made from; borrows from the configuration. */
+struct engram_options model_engram_options(const struct model_config *config);
 
 /* Reads config.json and the headers of all shards, checks every tensor's name, dtype, shape, offsets
  * and overlap; maps nothing and reads no weight. Expected errors: NOT_FOUND, CORRUPT, and those of the

@@ -150,17 +150,7 @@ static result open_engram(struct model_bench *bench, struct error *error) {
         FAIL(error, INVALID_INPUT, "the model's path is too long");
     }
     TRY_NOTE(error, tokenizer_load(&bench->tokenizer, path, error), "for the Engram tables");
-    struct engram_options options = {
-        .layer_ids = config->engram_layers,
-        .layer_count = (size_t)config->engram_count,
-        .row_counts = config->engram_rows,
-        .order_max = config->engram_ngram_max,
-        .head_count = config->engram_heads,
-        .prime_start = config->engram_vocabulary,
-        .pad_token_id = config->engram_pad_id,
-        .compressed_count = config->engram_compressed_vocabulary,
-        .vocabulary_count = config->vocabulary,
-    };
+    struct engram_options options = model_engram_options(config);
     return engram_create(&bench->engram, bench->tokenizer, &options, error);
 }
 

@@ -5,29 +5,6 @@
 
 #include <stdarg.h>
 
-#define FOR_EACH_OP(X)                                                                             \
-    X(embed)                                                                                       \
-    X(stream_mix)                                                                                  \
-    X(stream_collapse)                                                                             \
-    X(stream_update)                                                                               \
-    X(norm)                                                                                        \
-    X(quantize)                                                                                    \
-    X(linear)                                                                                      \
-    X(rope_table)                                                                                  \
-    X(rotate)                                                                                      \
-    X(window_pack)                                                                                 \
-    X(window_commit)                                                                               \
-    X(compress_pool)                                                                               \
-    X(entry_store)                                                                                 \
-    X(index_quantize)                                                                              \
-    X(index_select)                                                                                \
-    X(attention)                                                                                   \
-    X(route)                                                                                       \
-    X(experts)                                                                                     \
-    X(engram_gather)                                                                               \
-    X(engram_gate)                                                                                 \
-    X(keep_rows)
-
 struct count {
     char label[MODEL_BENCH_LABEL];
     double bytes, operations;
@@ -312,7 +289,7 @@ static void after(struct backend *backend) {
         meter.own.name(backend, op);                                                               \
         after(backend);                                                                            \
     }
-FOR_EACH_OP(METERED)
+BACKEND_OPS(METERED)
 
 #define METER_FILL(name) backend->name = metered_##name;
 
@@ -340,7 +317,7 @@ void meter_attach(struct backend *backend, enum meter_mode mode) {
     meter.own = *backend;
     meter.mode = mode;
     meter.call_count = 0;
-    FOR_EACH_OP(METER_FILL)
+    BACKEND_OPS(METER_FILL)
     if (mode == METER_COUNT) {
         backend->step_begin = NULL; // ids are fetched between ops
     } else if (backend->step_begin != NULL) {

@@ -629,6 +629,20 @@ result model_config_parse(struct view text, struct model_config *out, struct err
     return OK;
 }
 
+struct engram_options model_engram_options(const struct model_config *config) {
+    return (struct engram_options){
+        .layer_ids = config->engram_layers,
+        .layer_count = (size_t)config->engram_count,
+        .row_counts = config->engram_rows,
+        .order_max = config->engram_ngram_max,
+        .head_count = config->engram_heads,
+        .prime_start = config->engram_vocabulary,
+        .pad_token_id = config->engram_pad_id,
+        .compressed_count = config->engram_compressed_vocabulary,
+        .vocabulary_count = config->vocabulary,
+    };
+}
+
 int32_t model_rows_needed(const struct model_config *config, int32_t layer) {
     ASSERT(layer >= 0 && layer < config->layers);
     return layer < config->encoder_layers ? INT32_MAX : model_rows_reached(config, layer);

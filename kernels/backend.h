@@ -322,6 +322,30 @@ struct keep_rows_op {
 /* One of the independent pieces of some work of the caller's, on any thread. */
 typedef void backend_piece_function(void *context, int32_t piece);
 
+/* Every op of the table: X(name) for struct name_op and the member of the same name. */
+#define BACKEND_OPS(X)                                                                             \
+    X(embed)                                                                                       \
+    X(stream_mix)                                                                                  \
+    X(stream_collapse)                                                                             \
+    X(stream_update)                                                                               \
+    X(norm)                                                                                        \
+    X(quantize)                                                                                    \
+    X(linear)                                                                                      \
+    X(rope_table)                                                                                  \
+    X(rotate)                                                                                      \
+    X(window_pack)                                                                                 \
+    X(window_commit)                                                                               \
+    X(compress_pool)                                                                               \
+    X(entry_store)                                                                                 \
+    X(index_quantize)                                                                              \
+    X(index_select)                                                                                \
+    X(attention)                                                                                   \
+    X(route)                                                                                       \
+    X(experts)                                                                                     \
+    X(engram_gather)                                                                               \
+    X(engram_gate)                                                                                 \
+    X(keep_rows)
+
 #define BACKEND_STAMPS_MAX 8192
 
 /* Rates a second; 0: could not be measured. */

@@ -132,33 +132,10 @@ static void time_ops(
 
 /* ---- where a step spends its time ---- */
 
-#define FOR_EACH_OP(X)                                                                             \
-    X(embed)                                                                                       \
-    X(stream_mix)                                                                                  \
-    X(stream_collapse)                                                                             \
-    X(stream_update)                                                                               \
-    X(norm)                                                                                        \
-    X(quantize)                                                                                    \
-    X(linear)                                                                                      \
-    X(rope_table)                                                                                  \
-    X(rotate)                                                                                      \
-    X(window_pack)                                                                                 \
-    X(window_commit)                                                                               \
-    X(compress_pool)                                                                               \
-    X(entry_store)                                                                                 \
-    X(index_quantize)                                                                              \
-    X(index_select)                                                                                \
-    X(attention)                                                                                   \
-    X(route)                                                                                       \
-    X(experts)                                                                                     \
-    X(engram_gather)                                                                               \
-    X(engram_gate)                                                                                 \
-    X(keep_rows)
-
 #define OP_NUMBER(name) OP_##name,
-enum op_number { FOR_EACH_OP(OP_NUMBER) OP_COUNT };
+enum op_number { BACKEND_OPS(OP_NUMBER) OP_COUNT };
 #define OP_NAME(name) #name,
-static const char *const op_names[OP_COUNT] = {FOR_EACH_OP(OP_NAME)};
+static const char *const op_names[OP_COUNT] = {BACKEND_OPS(OP_NAME)};
 static double op_us[OP_COUNT];
 static struct backend op_table; /* what is timed */
 #define OP_TIMED(name)                                                                             \
@@ -167,13 +144,13 @@ static struct backend op_table; /* what is timed */
         op_table.name(backend, op);                                                                \
         op_us[OP_##name] += now_us() - start;                                                      \
     }
-FOR_EACH_OP(OP_TIMED)
+BACKEND_OPS(OP_TIMED)
 #define OP_FILL(name) backend->name = timed_##name;
 
 static void time_each_op(struct backend *backend) {
     op_table = *backend;
     memset(op_us, 0, sizeof op_us);
-    FOR_EACH_OP(OP_FILL)
+    BACKEND_OPS(OP_FILL)
 }
 
 /* Shares of at least 1 %. Timing takes some 0.1 us a call. */

@@ -62,17 +62,7 @@ void bench_open(struct bench *bench, const struct bench_options *options) {
     MUST(tokenizer_load(&bench->tokenizer, path, error));
     const struct model_config *config = &bench->model->config;
     bench->config = config;
-    struct engram_options tables = {
-        .layer_ids = config->engram_layers,
-        .layer_count = (size_t)config->engram_count,
-        .row_counts = config->engram_rows,
-        .order_max = config->engram_ngram_max,
-        .head_count = config->engram_heads,
-        .prime_start = config->engram_vocabulary,
-        .pad_token_id = config->engram_pad_id,
-        .compressed_count = config->engram_compressed_vocabulary,
-        .vocabulary_count = config->vocabulary,
-    };
+    struct engram_options tables = model_engram_options(config);
     MUST(engram_create(&bench->engram, bench->tokenizer, &tables, error));
     struct backend_options shape;
     forward_backend_options(config, options->rows_max, options->context_max, &shape);

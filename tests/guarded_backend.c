@@ -16,34 +16,11 @@
 /* Each so many recordings one fails: its ops have to come again. */
 #define FAILING_RECORD 3
 
-#define OPS(X)                                                                                     \
-    X(embed)                                                                                       \
-    X(stream_mix)                                                                                  \
-    X(stream_collapse)                                                                             \
-    X(stream_update)                                                                               \
-    X(norm)                                                                                        \
-    X(quantize)                                                                                    \
-    X(linear)                                                                                      \
-    X(rope_table)                                                                                  \
-    X(rotate)                                                                                      \
-    X(window_pack)                                                                                 \
-    X(window_commit)                                                                               \
-    X(compress_pool)                                                                               \
-    X(entry_store)                                                                                 \
-    X(index_quantize)                                                                              \
-    X(index_select)                                                                                \
-    X(attention)                                                                                   \
-    X(route)                                                                                       \
-    X(experts)                                                                                     \
-    X(engram_gather)                                                                               \
-    X(engram_gate)                                                                                 \
-    X(keep_rows)
-
 #define KIND(name)   OP_##name,
 #define MEMBER(name) struct name##_op name;
-enum op_kind { OPS(KIND) };
+enum op_kind { BACKEND_OPS(KIND) };
 union any_op {
-    OPS(MEMBER)
+    BACKEND_OPS(MEMBER)
 };
 
 struct call {
@@ -424,14 +401,14 @@ static void record(struct guarded *guarded, const struct call *call) {
         guarded->cpu->name(guarded->cpu, op);                                                      \
         leave(guarded);                                                                            \
     }
-OPS(DEFINE)
+BACKEND_OPS(DEFINE)
 
 #define REPLAY(name)                                                                               \
     case OP_##name:                                                                                \
         guarded_##name(backend, &call->op.name);                                                   \
         break;
 static void replay(struct backend *backend, const struct call *call) {
-    switch (call->kind) { OPS(REPLAY) }
+    switch (call->kind) { BACKEND_OPS(REPLAY) }
 }
 
 static void run_step(struct backend *backend, const struct step *step) {
@@ -577,7 +554,7 @@ static const struct backend table = {
     .step_end = guarded_step_end,
     .step_forget = guarded_step_forget,
     .spread = guarded_spread,
-    OPS(ENTRY)};
+    BACKEND_OPS(ENTRY)};
 
 result guarded_backend_open(
     const struct backend_options *options, struct backend **out, struct error *error

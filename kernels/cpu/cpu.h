@@ -137,28 +137,8 @@ void LANES(cpu_decode_fp8)(const uint8_t *codes, const uint8_t *scales, int32_t 
 
 void LANES(cpu_fill_table)(struct backend *backend);
 
-#define CPU_OP(name) void LANES(cpu_##name)(struct backend * backend, const struct name##_op *op)
-CPU_OP(embed);
-CPU_OP(stream_mix);
-CPU_OP(stream_collapse);
-CPU_OP(stream_update);
-CPU_OP(norm);
-CPU_OP(quantize);
-CPU_OP(linear);
-CPU_OP(rope_table);
-CPU_OP(rotate);
-CPU_OP(window_pack);
-CPU_OP(window_commit);
-CPU_OP(compress_pool);
-CPU_OP(entry_store);
-CPU_OP(index_quantize);
-CPU_OP(index_select);
-CPU_OP(attention);
-CPU_OP(route);
-CPU_OP(experts);
-CPU_OP(engram_gather);
-CPU_OP(engram_gate);
-CPU_OP(keep_rows);
+#define CPU_OP(name) void LANES(cpu_##name)(struct backend * backend, const struct name##_op *op);
+BACKEND_OPS(CPU_OP)
 #endif
 
 #endif

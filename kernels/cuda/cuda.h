@@ -109,27 +109,7 @@ size_t cuda_attention_scratch(const struct backend_options *limits);
 size_t cuda_stream_scratch(const struct backend_options *limits);
 
 /* Launchers, one per op of kernels/backend.h, same meaning; the table of the backend is these. */
-#define CUDA_OP(name) void cuda_##name(struct backend *backend, const struct name##_op *op)
-CUDA_OP(embed);
-CUDA_OP(stream_mix);
-CUDA_OP(stream_collapse);
-CUDA_OP(stream_update);
-CUDA_OP(norm);
-CUDA_OP(quantize);
-CUDA_OP(linear);
-CUDA_OP(rope_table);
-CUDA_OP(rotate);
-CUDA_OP(window_pack);
-CUDA_OP(window_commit);
-CUDA_OP(compress_pool);
-CUDA_OP(entry_store);
-CUDA_OP(index_quantize);
-CUDA_OP(index_select);
-CUDA_OP(attention);
-CUDA_OP(route);
-CUDA_OP(experts);
-CUDA_OP(engram_gather);
-CUDA_OP(engram_gate);
-CUDA_OP(keep_rows);
+#define CUDA_OP(name) void cuda_##name(struct backend *backend, const struct name##_op *op);
+BACKEND_OPS(CUDA_OP)
 
 #endif

@@ -235,28 +235,8 @@ static result cuda_probe(int32_t device, struct backend_facts *out, struct error
 /* ---- life ------------------------------------------------------------------------------------- */
 
 static void fill_ops(struct backend *backend) {
-#define OP(name) backend->name = cuda_##name
-    OP(embed);
-    OP(stream_mix);
-    OP(stream_collapse);
-    OP(stream_update);
-    OP(norm);
-    OP(quantize);
-    OP(linear);
-    OP(rope_table);
-    OP(rotate);
-    OP(window_pack);
-    OP(window_commit);
-    OP(compress_pool);
-    OP(entry_store);
-    OP(index_quantize);
-    OP(index_select);
-    OP(attention);
-    OP(route);
-    OP(experts);
-    OP(engram_gather);
-    OP(engram_gate);
-    OP(keep_rows);
+#define OP(name) backend->name = cuda_##name;
+    BACKEND_OPS(OP)
 #undef OP
 }
 

@@ -19,16 +19,16 @@
 #define FEW_WARPS    16 /* at most; a block has 8 unless a tile alone has more slices */
 #define FEW_STAGES(X, NT)                                                                          \
     ((NT) == 4 ? ((X) == DTYPE_BF16 ? 1 : 2) : ((X) == DTYPE_BF16 ? 2 : 5 - (NT)))
-#define MIDDLE_ROWS     64 /* at most */
-#define MIDDLE_WARPS    4
-#define MIDDLE_OUTPUTS  (32 * MIDDLE_WARPS) /* of a block */
-#define MIDDLE_BUFFER   (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
-#define MIDDLE_STAGE(W) (MIDDLE_OUTPUTS * PRODUCT_CHUNK * ((W) == DTYPE_BF16 ? 2 : 1)) /* bytes */
-/* Chunks of weights under way, and all shared memory: three blocks fit into a multiprocessor. */
-#define MIDDLE_STAGES(W, WALKS) ((W) == DTYPE_BF16 || (WALKS) ? 3 : 4)
-#define MIDDLE_TOTALS           (MIDDLE_OUTPUTS * MIDDLE_ROWS * 4)
-#define MIDDLE_BYTES(W, WALKS)                                                                     \
-    (2 * MIDDLE_BUFFER + MIDDLE_STAGES(W, WALKS) * MIDDLE_STAGE(W) + ((WALKS) ? MIDDLE_TOTALS : 0))
+#define MIDDLE_ROWS    64 /* at most */
+#define MIDDLE_WARPS   4
+#define MIDDLE_OUTPUTS (32 * MIDDLE_WARPS) /* of a block */
+#define MIDDLE_BUFFER  (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
+#define MIDDLE_STAGE   (MIDDLE_OUTPUTS * PRODUCT_CHUNK) /* bytes of codes */
+/* Walking takes room for totals: three blocks still fit a multiprocessor. */
+#define MIDDLE_STAGES(WALKS) ((WALKS) ? 3 : 4)
+#define MIDDLE_TOTALS        (MIDDLE_OUTPUTS * MIDDLE_ROWS * 4)
+#define MIDDLE_BYTES(WALKS)                                                                        \
+    (2 * MIDDLE_BUFFER + MIDDLE_STAGES(WALKS) * MIDDLE_STAGE + ((WALKS) ? MIDDLE_TOTALS : 0))
 #define SPLIT_BYTES ((size_t)48 << 20)
 
 /* What a kernel needs of the op. */
@@ -150,9 +150,10 @@ __device__ __forceinline__ void linear_store_four(
 
 /* One chunk of rows in shared memory onto the warp's sums: sum[m] += outputs (low, high) of `w[2 m]`
  * and `w[2 m + 1]`. */
-template <enum dtype W, bool BY_BYTES, int NT>
-__device__ __forceinline__ void
-linear_middle_chunk(unsigned char *rows, const struct product_codes<W> w[4], float sum[2][NT][4]) {
+template <bool BY_BYTES, int NT>
+__device__ __forceinline__ void linear_middle_chunk(
+    unsigned char *rows, const struct product_codes<DTYPE_FP8> w[4], float sum[2][NT][4]
+) {
     constexpr int AT_ONCE = 2; // of the NT: so many operands are in registers
     int32_t group = (int32_t)threadIdx.x % WARP / 4;
     int32_t pair = (int32_t)threadIdx.x % 4;
@@ -163,7 +164,7 @@ linear_middle_chunk(unsigned char *rows, const struct product_codes<W> w[4], flo
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t both[8];
-            product_decode<W, BY_BYTES>(&w[i], both);
+            product_decode<DTYPE_FP8, BY_BYTES>(&w[i], both);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 a[i][j] = both[4 * half + j];
@@ -201,15 +202,14 @@ linear_middle_chunk(unsigned char *rows, const struct product_codes<W> w[4], flo
  * several and the block WALKS them, 1. Rows vary fastest, as in linear_tiled. `out` is a multiple of four: a lane group
  * has four adjacent outputs, which share an FP8 weight's scales. Shared memory: two buffers of a chunk
  * of rows, then codes of the weight as they are, where each lane reads what it brought itself. */
-template <enum dtype W, enum dtype X, bool WALKS>
+template <enum dtype X, bool WALKS>
 __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     linear_middle(struct mark mark, struct linear_job job) {
     MARK(mark);
     DYNAMIC_SHARED(shared);
-    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;
+    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<DTYPE_FP8, X>;
     constexpr int NT = MIDDLE_ROWS / 8;
-    constexpr int STAGES = MIDDLE_STAGES(W, WALKS);
-    constexpr int QUADS = product_codes<W>::WORDS / 4;
+    constexpr int STAGES = MIDDLE_STAGES(WALKS);
     constexpr int THREADS_A_ROW = MIDDLE_WARPS * WARP / (8 * NT); // bring it
     constexpr int PIECES = 4 / THREADS_A_ROW;                     // of 16 columns, each
     int32_t thread = (int32_t)threadIdx.x;
@@ -226,13 +226,15 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     struct product_row x_from = product_at<X>(
         linear_input_row<X>(&job, min(first_row + x_row, job.rows - 1), group), first + 16 * piece
     );
-    struct product_row w_from = product_at<W>(
-        product_weight_row<W>(&job.weight, group * job.out + (is_inside ? output : job.out - 4)),
+    struct product_row w_from = product_at<DTYPE_FP8>(
+        product_weight_row<DTYPE_FP8>(
+            &job.weight, group * job.out + (is_inside ? output : job.out - 4)
+        ),
         first + 16 * pair
     );
-    size_t stride = (size_t)job.in * (W == DTYPE_BF16 ? 2 : 1);
+    size_t stride = (size_t)job.in;
     unsigned char *codes = shared + 2 * MIDDLE_BUFFER + thread * 16;
-    struct product_codes<W> w[4];
+    struct product_codes<DTYPE_FP8> w[4];
     struct product_codes<X> x[PIECES];
     uint32_t scale = 0; // of the next chunk
     int32_t columns = last - first;
@@ -240,26 +242,25 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     auto load_w = [&](int32_t at) {
         if (at < columns) {
             bool is_valid = at + 16 * pair < columns;
-            const uint8_t *from = product_at<W>(w_from, is_valid ? at : at - 32).data;
-            unsigned char *to = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE(W);
+            const uint8_t *from = product_at<DTYPE_FP8>(w_from, is_valid ? at : at - 32).data;
+            unsigned char *to = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE;
 #pragma unroll
-            for (int i = 0; i < 4 * QUADS; i++) {
-                const uint8_t *quad = from + i / QUADS * stride + i % QUADS * 16;
-                copy_async16(to + i * (MIDDLE_WARPS * WARP * 16), quad, is_valid);
+            for (int i = 0; i < 4; i++) {
+                copy_async16(to + i * (MIDDLE_WARPS * WARP * 16), from + i * stride, is_valid);
             }
         }
         copy_async_commit();
     };
     auto load_scale = [&](int32_t at) {
         bool is_valid = at + 16 * pair < columns; // else codes are zero and the scale finite
-        scale = W == DTYPE_BF16 || !is_valid ? 0 : __ldg(product_at<W>(w_from, at).scale);
+        scale = is_valid ? __ldg(product_at<DTYPE_FP8>(w_from, at).scale) : 0;
     };
     auto take_w = [&](int32_t at) {
-        unsigned char *from = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE(W);
+        unsigned char *from = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE;
 #pragma unroll
-        for (int i = 0; i < 4 * QUADS; i++) {
-            product_fetch(from + i * (MIDDLE_WARPS * WARP * 16), &w[i / QUADS].word[i % QUADS * 4]);
-            w[i / QUADS].scale = scale;
+        for (int i = 0; i < 4; i++) {
+            product_fetch(from + i * (MIDDLE_WARPS * WARP * 16), w[i].word);
+            w[i].scale = scale;
         }
     };
     // Of half a chunk, pieces without columns bring the first half's, to be cleared when used.
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     }
     // Totals of the slices so far are the lane's own, too; the last one's stay in `sum`.
     float *totals =
-        reinterpret_cast<float *>(shared + 2 * MIDDLE_BUFFER + STAGES * MIDDLE_STAGE(W)) + thread;
+        reinterpret_cast<float *>(shared + 2 * MIDDLE_BUFFER + STAGES * MIDDLE_STAGE) + thread;
     auto fold = [&](bool is_first, bool is_last) {
 #pragma unroll
         for (int i = 0; i < 2 * NT * 4; i++) {
@@ -319,7 +320,7 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
         load_scale(at + PRODUCT_CHUNK);
         __syncthreads();
         load_w(at + STAGES * PRODUCT_CHUNK);
-        linear_middle_chunk<W, BY_BYTES, NT>(rows, w, sum);
+        linear_middle_chunk<BY_BYTES, NT>(rows, w, sum);
         if (WALKS && (at + PRODUCT_CHUNK >= slice_end || at + PRODUCT_CHUNK >= columns)) {
             fold(slice_end == job.slice, at + PRODUCT_CHUNK >= columns);
             slice_end += job.slice;
@@ -463,19 +464,19 @@ static void launch_combine(struct cuda *cuda, const struct linear_job *job) {
     );
 }
 
-template <enum dtype W, enum dtype X, bool WALKS>
+template <enum dtype X, bool WALKS>
 static void launch_middle(struct cuda *cuda, const struct linear_job *job) {
     int32_t row_tiles = (job->rows + MIDDLE_ROWS - 1) / MIDDLE_ROWS;
     int32_t tiles = (job->out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS * job->groups;
-    auto kernel = linear_middle<W, X, WALKS>;
-    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, MIDDLE_BYTES(W, WALKS));
+    auto kernel = linear_middle<X, WALKS>;
+    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, MIDDLE_BYTES(WALKS));
     CUDA_LAUNCH(
         cuda,
         CUDA_OP_LINEAR,
         kernel,
         dim3((unsigned)row_tiles, (unsigned)tiles, (unsigned)(WALKS ? 1 : job->slices)),
         dim3(MIDDLE_WARPS * WARP),
-        (size_t)MIDDLE_BYTES(W, WALKS),
+        (size_t)MIDDLE_BYTES(WALKS),
         *job
     );
     if (!WALKS && job->slices > 1) {
@@ -530,9 +531,9 @@ static void launch_product(struct cuda *cuda, const struct linear_job *job) {
         // Sums of slices of up to MIDDLE_ROWS have room: there are less than 3,200 of 16 outputs.
         bool walks = !is_split && job->rows > MIDDLE_ROWS && job->slices > 1;
         if (walks) {
-            launch_middle<DTYPE_FP8, X, true>(cuda, job);
+            launch_middle<X, true>(cuda, job);
         } else {
-            launch_middle<DTYPE_FP8, X, false>(cuda, job);
+            launch_middle<X, false>(cuda, job);
         }
     } else if (is_split) {
         launch_tiled<W, X, 64>(cuda, job, true);

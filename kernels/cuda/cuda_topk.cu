@@ -270,6 +270,30 @@ __device__ void write_chosen(const struct topk_job *job) {
     }
 }
 
+/* Units [unit, next) of the block's share lie in one shared row. */
+struct shared_part {
+    int32_t index; /* of the job */
+    int32_t next;
+    struct topk_job job;
+    struct topk_state *state;
+    struct score_items items;
+};
+
+__device__ __forceinline__ struct shared_part
+part_at(const struct topk *topk, int32_t unit, int32_t last) {
+    struct shared_part part;
+    part.index = owner_of(topk->unit_first, topk->jobs, unit);
+    part.job = topk->job[part.index];
+    part.state = &topk->states[part.index];
+    int32_t first = topk->unit_first[part.index];
+    part.next = least(last, topk->unit_first[part.index + 1]);
+    part.items = {
+        part.job.scores,
+        (unit - first) * TOPK_UNIT,
+        least(part.job.count, (part.next - first) * TOPK_UNIT)};
+    return part;
+}
+
 /* One digit of the shared rows; the first kernel clears their maps as well. */
 __global__ void __launch_bounds__(THREADS, 1)
     topk_count_kernel(struct mark mark, struct topk topk, int32_t digit) {
@@ -279,31 +303,25 @@ __global__ void __launch_bounds__(THREADS, 1)
     int32_t last = 0;
     share_of(topk.unit_first[topk.jobs], &unit, &last);
     while (unit < last) {
-        int32_t index = owner_of(topk.unit_first, topk.jobs, unit);
-        const struct topk_job job = topk.job[index];
-        struct topk_state *state = &topk.states[index];
-        int32_t first = topk.unit_first[index];
-        int32_t next = least(last, topk.unit_first[index + 1]);
-        struct score_items items = {
-            job.scores, (unit - first) * TOPK_UNIT, least(job.count, (next - first) * TOPK_UNIT)};
-        struct progress p = progress_start(&job);
+        const struct shared_part part = part_at(&topk, unit, last);
+        struct progress p = progress_start(&part.job);
         if (digit == 0) {
-            for (int32_t w = items.from / 32 + (int32_t)threadIdx.x; w * 32 < items.to;
+            for (int32_t w = part.items.from / 32 + (int32_t)threadIdx.x; w * 32 < part.items.to;
                  w += THREADS) {
-                job.chosen[w] = 0;
+                part.job.chosen[w] = 0;
             }
         } else {
-            progress_pick(&p, state->histogram[0], job.count);
+            progress_pick(&p, part.state->histogram[0], part.job.count);
         }
         clear_histogram(&work);
-        count_digit(&items, &p, &work);
+        count_digit(&part.items, &p, &work);
         add_columns(&work);
         for (int32_t b = (int32_t)threadIdx.x; b < TOPK_BUCKETS; b += THREADS) {
             if (work.totals[b] != 0) {
-                atomicAdd(&state->histogram[digit][b], work.totals[b]);
+                atomicAdd(&part.state->histogram[digit][b], work.totals[b]);
             }
         }
-        unit = next;
+        unit = part.next;
     }
 }
 
@@ -324,19 +342,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     int32_t last = 0;
     share_of(topk.unit_first[topk.jobs], &unit, &last);
     while (unit < last) {
-        int32_t index = owner_of(topk.unit_first, topk.jobs, unit);
-        const struct topk_job job = topk.job[index];
-        struct topk_state *state = &topk.states[index];
-        int32_t first = topk.unit_first[index];
-        int32_t next = least(last, topk.unit_first[index + 1]);
-        struct score_items items = {
-            job.scores, (unit - first) * TOPK_UNIT, least(job.count, (next - first) * TOPK_UNIT)};
-        struct progress p = shared_progress(&job, state);
+        const struct shared_part part = part_at(&topk, unit, last);
+        struct progress p = shared_progress(&part.job, part.state);
         if (is_settled(&p, TOPK_LIST)) {
-            uint64_t *list = topk.lists + (size_t)index * TOPK_LIST;
-            choose_above(&items, &p, job.chosen, list, &state->listed, TOPK_LIST);
+            uint64_t *list = topk.lists + (size_t)part.index * TOPK_LIST;
+            choose_above(&part.items, &p, part.job.chosen, list, &part.state->listed, TOPK_LIST);
         }
-        unit = next;
+        unit = part.next;
     }
 }
 
