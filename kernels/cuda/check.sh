@@ -106,7 +106,7 @@ sanitize() {
         for op in linear experts attention index_select stream_mix compress_pool entry_store \
             embed stream_collapse stream_update norm quantize rope_table rotate window_pack \
             window_commit index_quantize route engram_gather engram_gate keep_rows machine; do
-            echo "$tool $op $*"
+            echo "$tool $op${*:+ $*}" # no blank at the end: xargs would join it to the next line
         done
     done | xargs -P "$(nproc)" -L 1 bash -c 'sanitize_one "$@"' _ || status=1
     return $status
