@@ -13,7 +13,7 @@
 #ifndef HEARTH_VERSION /* comes from CMakeLists.txt */
 #error "HEARTH_VERSION is not defined"
 #endif
-#define CLI_OPTIONS_MAX 40  /* of one command */
+#define CLI_OPTIONS_MAX 64  /* of one command */
 #define CLI_GIVEN_MAX   256 /* options on one command line */
 
 /* Architecture, section 7. */

@@ -1,31 +1,14 @@
 /* hearth run: one agent on a workspace, from its options to its exit status.
  *
- * Everything is opened in the order in which a refusal is cheapest: options, workspace, state
- * directory, model; the sandbox probes the machine on a thread of its own meanwhile.
+ * What is opened for it is in run_host.h.
  */
 #include "cli.h"
-#include "host.h"
-#include "loop.h"
-#include "output.h"
-#include "paths.h"
-#include "resume.h"
-#include "run_settings.h"
+#include "run_host.h"
 
 #include "base/log.h"
-#include "engine/constraint.h"
-#include "sandbox/sandbox.h"
 #include <inttypes.h>
-#include <pthread.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <unistd.h>
-
-#define SYSTEM_TEXT                                                                                \
-    "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
-    "asks."
-#define FILES_MIN     128
-#define CLOCK_JUMP_MS 60000 /* less is a clock that is set right */
-#define POOL_THREADS  6     /* of libuv (4), the engine and the sandbox */
 
 static const struct cli_option run_options_table[] = {
     {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
@@ -70,144 +53,6 @@ static const struct cli_option run_options_table[] = {
     {"json", 0, NULL, "write one JSON object a line instead of text"},
 };
 
-/* What is open during a run, closed in reverse order. */
-struct run_host {
-    struct session_store *store;
-    struct session_tree *record; /* of the session that goes on, null: a new one */
-    struct resume resume;
-    struct workspace *workspace;
-    struct loop *loop;
-    struct output *output;
-    struct display *display;
-    struct sandbox *sandbox;
-    struct sandbox_policy policy;
-    struct engine *engine;
-    struct chat_encoder *encoder;
-    struct tool_context *tools;
-    struct tool_declarations declarations;
-    struct constraint *constraint; /* of tool calls; null: none */
-    struct buffer generation;      /* settings as the record keeps them */
-    uint64_t sequence;
-    bool is_context_wrong; /* --context, which the model does not have */
-};
-
-struct probe_job {
-    struct sandbox *sandbox;
-    result status;
-    struct error error;
-    pthread_t thread;
-    bool is_started;
-};
-
-/* ---- sandbox -------------------------------------------------------------------------------- */
-
-static void *probe_main(void *context) {
-    struct probe_job *job = context;
-    job->status = sandbox_open(NULL, &job->sandbox, &job->error);
-    return NULL;
-}
-
-static void probe_start(struct probe_job *job) {
-    job->is_started = pthread_create(&job->thread, NULL, probe_main, job) == 0;
-}
-
-static void probe_join(struct probe_job *job) {
-    if (job->is_started) {
-        (void)pthread_join(job->thread, NULL);
-        job->is_started = false;
-    }
-}
-
-/* The sandbox, or the status of a refusal. */
-static int probe_finish(struct probe_job *job, struct run_host *host) {
-    if (!job->is_started) {
-        (void)probe_main(job); /* no thread to be had: probe here */
-    }
-    probe_join(job);
-    if (is_failed(job->status)) {
-        return cli_fail_error(job->status, &job->error);
-    }
-    host->sandbox = job->sandbox;
-    const struct sandbox_probe *probe = sandbox_get_probe(host->sandbox);
-    if (probe->rung == SANDBOX_REFUSED) {
-        return cli_fail(
-            STATUS_REFUSED,
-            "this machine cannot confine commands: %s; %s (see hearth doctor)",
-            probe->refusal,
-            probe->remedy
-        );
-    }
-    return STATUS_DONE;
-}
-
-/* ---- opening -------------------------------------------------------------------------------- */
-
-static void host_close(struct run_host *host) {
-    tool_context_destroy(host->tools);
-    tool_declarations_deinit(&host->declarations);
-    buffer_deinit(&host->generation);
-    constraint_release(host->constraint);
-    chat_encoder_destroy(host->encoder);
-    if (host->engine != NULL) {
-        engine_close(host->engine);
-    }
-    if (host->sandbox != NULL) {
-        sandbox_close(host->sandbox);
-    }
-    display_destroy(host->display);
-    loop_destroy(host->loop);
-    if (host->workspace != NULL) {
-        workspace_close(host->workspace);
-    }
-    resume_deinit(&host->resume);
-    session_tree_destroy(host->record);
-    session_store_close(host->store);
-}
-
-static result open_store(
-    struct run_host *host,
-    const struct run_settings *settings,
-    enum session_mode mode,
-    struct error *error
-) {
-    const struct session_store_options options = {
-        .state_dir = buffer_text(&settings->state),
-        .mode = mode,
-        .program = "hearth run",
-        .clock = clock_real(),
-    };
-    return session_store_open(&host->store, &options, error);
-}
-
-/* The record of the session that is to go on. A state directory without sessions stays as it is. */
-static result
-load_record(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    result looked = open_store(host, settings, SESSION_READ_ONLY, error);
-    if (is_failed(looked) && looked.code != RESULT_UNSUPPORTED) { /* an old schema is brought up */
-        return looked;
-    }
-    session_store_cleanup(&host->store);
-    TRY(open_store(host, settings, SESSION_READ_WRITE, error));
-    const struct session_load_options everything = {.with_tokens = true};
-    struct session_id id;
-    struct view name = view_of_text(cli_value(settings->arguments, "resume"));
-    TRY(session_resolve(host->store, name, &id, error));
-    return session_load(host->store, &id, &everything, &host->record, error);
-}
-
-static int open_record(struct run_host *host, struct run_settings *settings) {
-    struct error error = {0};
-    result loaded = load_record(host, settings, &error);
-    if (loaded.code == RESULT_INVALID_INPUT) {
-        return cli_usage(settings->arguments, "--resume: %s", error.message);
-    }
-    if (is_failed(loaded)) {
-        return cli_fail_error(loaded, &error);
-    }
-    settings->record = host->record;
-    return STATUS_DONE;
-}
-
 static int say_nothing_is_left(const struct session_tree *record) {
     (void)cli_fail(
         STATUS_DONE,
@@ -215,205 +60,6 @@ static int say_nothing_is_left(const struct session_tree *record) {
         record->session.id.text
     );
     return STATUS_DONE;
-}
-
-/* Another model cannot go on with the ids of this one. Another backend or numerics can, with other
- * bits, and finds nothing in the cache. */
-static int check_record(struct run_host *host, const struct engine_info *info) {
-    const struct session_tree *record = host->record;
-    const struct session_begin *begin = &record->session.begin;
-    const struct session_cache_facts *last = NULL;
-    for (size_t i = 0; record->agent_count > 0 && i < record->agents[0].turn_count; i++) {
-        const struct session_turn *turn = &record->agents[0].turns[i];
-        last = turn->is_finished && turn->end.cache.lineage.length > 0 ? &turn->end.cache : last;
-    }
-    if (!view_equals_text(begin->model_digest, info->model_digest)) {
-        return cli_fail(
-            STATUS_REFUSED,
-            "session %s was recorded with another model: digest %.16s, this one has %.16s (%.200s)",
-            record->session.id.text,
-            begin->model_digest.length >= 16 ? (const char *)begin->model_digest.data : "unknown",
-            info->model_digest,
-            info->model_name
-        );
-    }
-    char numerics[16];
-    int length = snprintf(numerics, sizeof numerics, "%" PRIu32, info->numerics);
-    ASSERT(length > 0);
-    if (last == NULL) {
-        return STATUS_DONE;
-    }
-    size_t word = strcspn(info->backend, " ");
-    bool is_same_backend = view_starts_with(last->backend, view_of(info->backend, word)) &&
-                           (last->backend.length == word || last->backend.data[word] == ' ');
-    host->resume.miss = !view_equals_text(last->numerics_version, numerics)    ? "other_numerics"
-                        : !is_same_backend                                     ? "other_backend"
-                        : !view_equals_text(last->lineage, info->root_lineage) ? "other_lineage"
-                                                                               : NULL;
-    return STATUS_DONE;
-}
-
-/* After the engine is open: the context and what is left to do. */
-static int open_resume(struct run_host *host, const struct run_settings *settings) {
-    struct engine_info info;
-    engine_get_info(host->engine, &info);
-    int status = check_record(host, &info);
-    if (status != STATUS_DONE) {
-        return status;
-    }
-    const struct resume_options options = {
-        .tokenizer = engine_tokenizer(host->engine),
-        .vocabulary = info.vocabulary,
-        .end_id = chat_encoder_end_id(host->encoder),
-        .system = view_of_text(SYSTEM_TEXT),
-        .task = buffer_view(&settings->task),
-    };
-    const char *miss = host->resume.miss;
-    struct error error = {0};
-    result made = resume_make(host->record, &options, &host->resume, &error);
-    if (is_failed(made)) {
-        return cli_fail_error(made, &error);
-    }
-    host->resume.miss = miss;
-    return STATUS_DONE;
-}
-
-static result
-host_open_store(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    if (host->store == NULL) {
-        TRY(open_store(host, settings, SESSION_READ_WRITE, error));
-    }
-    CLEANUP(buffer_deinit) struct buffer made = {0};
-    TRY(path_state(buffer_text(&settings->snapshots), true, &made, error)); /* its parents */
-    TRY_NOTE(
-        error,
-        workspace_open(
-            buffer_text(&settings->workspace),
-            buffer_text(&settings->snapshots),
-            &host->workspace,
-            error
-        ),
-        "workspace"
-    );
-    return OK;
-}
-
-static result
-host_open_view(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    bool json = cli_has(settings->arguments, "json");
-    struct display_options options = display_options_for(STDOUT_FILENO, json);
-    TRY(loop_create(&host->loop, error));
-    TRY(loop_output(host->loop, STDOUT_FILENO, &host->output, error));
-    return display_create(&host->display, &options, host->output, error);
-}
-
-/* Whether a plan that failed would not have, with the shortest context. */
-static bool context_is_wrong(struct engine_options options) {
-    struct engine_plan plan;
-    struct error ignored;
-    options.context_max = 1;
-    return engine_plan_make(&options, &plan, &ignored).code != RESULT_INVALID_INPUT;
-}
-
-/* When there is a device and it is not used. */
-static result say_why_cpu(struct run_host *host, struct error *error) {
-    struct engine_info info;
-    engine_get_info(host->engine, &info);
-    if (info.backend_note[0] == '\0') {
-        return OK;
-    }
-    CLEANUP(buffer_deinit) struct buffer line;
-    buffer_init(&line, 4096);
-    TRY(buffer_append_format(&line, error, "on the CPU: %s", info.backend_note));
-    const struct run_status status = {.activity = "loading"};
-    const struct run_event why = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
-    display_event(host->display, &why);
-    return OK;
-}
-
-static result
-host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    const struct cache_settings *cache = &settings->cache;
-    const struct engine_options options = {
-        .model_directory = buffer_text(&settings->model),
-        .backend = settings->backend,
-        .threads = (int32_t)settings->threads,
-        .context_max = (int32_t)settings->context_max,
-        .sequences_max = 1,
-        .cache_directory = cache->is_off ? NULL : buffer_text(&settings->cache_directory),
-        .cache_disk_bytes = cache->disk_bytes,
-        .cache_write_bytes_hour = cache->write_bytes_hour,
-        .cache_lifetime_ms = cache->hours * 3600000,
-        .cache_memory_bytes = cache->memory_bytes,
-        .snapshot_bytes = cache->snapshot_bytes,
-        .wake = loop_wake,
-        .wake_context = host->loop,
-    };
-    struct engine_plan plan;
-    result planned = engine_plan_make(&options, &plan, error);
-    host->is_context_wrong = planned.code == RESULT_INVALID_INPUT && context_is_wrong(options);
-    TRY(planned);
-    CLEANUP(buffer_deinit) struct buffer line;
-    buffer_init(&line, 4096);
-    TRY(plan_describe(&plan, &line, error));
-    const struct run_status status = {.activity = "loading"};
-    const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = buffer_view(&line)};
-    display_event(host->display, &note);
-    if (settings->generation.speculation == SPECULATE_DRAFT && !plan.has_draft_stages) {
-        FAIL(
-            error,
-            LIMIT,
-            "--speculate draft: the model in %.200s has no draft stages; lookup works with any",
-            options.model_directory
-        );
-    }
-    TRY(engine_open(&options, &host->engine, error));
-    TRY(say_why_cpu(host, error));
-    if (engine_wording(host->engine) == NULL) { /* token models need none, an agent does */
-        FAIL(
-            error,
-            NOT_FOUND,
-            "the model has no wording of prompts: there is neither chat.json nor "
-            "encoding/encoding.py in %.200s",
-            options.model_directory
-        );
-    }
-    TRY(chat_encoder_create(
-        &host->encoder, engine_tokenizer(host->engine), engine_wording(host->engine), error
-    ));
-    return engine_sequence_create(host->engine, &host->sequence, error);
-}
-
-static result
-open_constraint(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    const struct constraint_options options = {
-        .tools = host->declarations.tools,
-        .tool_count = host->declarations.count,
-        .choice = CONSTRAINT_TOOLS_AUTO,
-        .thinking = settings->effort != CHAT_EFFORT_OFF,
-    };
-    const struct grammar_vocabulary *vocabulary = NULL;
-    TRY(engine_vocabulary(host->engine, &vocabulary, error));
-    TRY_NOTE(
-        error,
-        constraint_create(&host->constraint, vocabulary, &options, error),
-        "--constrain-tools"
-    );
-    return OK;
-}
-
-static result
-host_open_tools(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    const struct tool_context_options options = {
-        .workspace = buffer_text(&settings->workspace),
-        .sandbox = host->sandbox,
-        .policy = &host->policy,
-        .set = settings->tools,
-        .clock = clock_real(),
-    };
-    TRY(tool_context_create(&host->tools, &options, error));
-    TRY(tool_declarations_make(settings->declared_tools, &host->declarations, error));
-    return settings->generation.constrains_tools ? open_constraint(host, settings, error) : OK;
 }
 
 /* ---- running -------------------------------------------------------------------------------- */
@@ -429,7 +75,7 @@ static result sampling_fill(
     struct sampling *sampling,
     struct error *error
 ) {
-    engine_default_sampling(host->engine, sampling);
+    *sampling = host->engine.sampling;
     generation_settings_sampling(&settings->generation, sampling);
     sampling->seed = settings->seed;
     if (settings->temperature >= 0.0) {
@@ -448,33 +94,6 @@ static result sampling_fill(
     return OK;
 }
 
-/* What the cache did that nobody asked about, once. */
-static void log_cache(struct engine *engine) {
-    struct engine_cache_status status;
-    engine_cache_status(engine, &status);
-    if (status.clock_jump_ms >= CLOCK_JUMP_MS) {
-        log_event(
-            LOG_WARNING,
-            "cache",
-            "clock_jumped",
-            "forwards_ms=%" PRId64 " blocks_expired=%" PRIu64,
-            status.clock_jump_ms,
-            status.disk_expired
-        );
-    }
-    if (status.others_blocks > 0 || status.others_folders > 0) {
-        log_event(
-            LOG_INFO,
-            "cache",
-            "other_models_made_room",
-            "blocks=%" PRId64 " folders_removed=%" PRId32 " names=\"%s\"",
-            status.others_blocks,
-            status.others_folders,
-            status.others_names
-        );
-    }
-}
-
 static result run_agent(
     struct run_host *host,
     const struct run_settings *settings,
@@ -483,10 +102,10 @@ static result run_agent(
 ) {
     const struct generation_settings *generation = &settings->generation;
     struct run_options options = {
-        .engine = engine_ports_of(host->engine),
+        .engine = host->engine.ports,
         .tools = tool_ports_of(host->tools),
-        .sequence = host->sequence,
-        .tokenizer = engine_tokenizer(host->engine),
+        .sequence = host->engine.sequence,
+        .tokenizer = host->engine.tokenizer,
         .encoder = host->encoder,
         .window = settings->window,
         .stops = generation->stops,
@@ -507,10 +126,10 @@ static result run_agent(
         .handles_signals = true,
         .kill = kill_now,
     };
-    engine_get_info(host->engine, &options.engine_info);
+    options.engine_info = host->engine.info;
     TRY(sampling_fill(host, settings, &options.sampling, error));
     options.agent = (struct agent_options){
-        .system = view_of_text(SYSTEM_TEXT),
+        .system = view_of_text(RUN_SYSTEM_TEXT),
         .task = buffer_view(&settings->task),
         .tools = host->declarations.tools,
         .tool_count = host->declarations.count,
@@ -575,7 +194,7 @@ static result run_agent(
         options.engine_info.kv_bytes_per_token
     );
     result ran = loop_run(host->loop, &options, outcome, error);
-    log_cache(host->engine);
+    run_engine_log_cache(&host->engine);
     TRY(ran);
     log_event(
         LOG_INFO,
@@ -588,87 +207,19 @@ static result run_agent(
     return OK;
 }
 
-static void *thread_nothing(void *context) {
-    return context;
-}
-
-/* libuv ends the program when it cannot make its pipes or threads, so they are tried before. */
-static int check_limits(void) {
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < FILES_MIN) {
-        return cli_fail(
-            STATUS_REFUSED,
-            "%" PRIu64 " open files are allowed here, %d are needed: see ulimit -n",
-            (uint64_t)files.rlim_cur,
-            FILES_MIN
-        );
-    }
-    pthread_t threads[POOL_THREADS];
-    int made = 0;
-    while (made < POOL_THREADS && pthread_create(&threads[made], NULL, thread_nothing, NULL) == 0) {
-        made++;
-    }
-    for (int i = 0; i < made; i++) { /* a stack stays until its thread is joined */
-        (void)pthread_join(threads[i], NULL);
-    }
-    if (made < POOL_THREADS) {
-        return cli_fail(
-            STATUS_REFUSED,
-            "%d of %d threads can be made: memory or processes are limited, see ulimit -a",
-            made,
-            POOL_THREADS
-        );
-    }
-    return STATUS_DONE;
-}
-
-/* Store, display, engine and, meanwhile, the sandbox. */
-static int host_open(struct run_host *host, const struct run_settings *settings) {
-    struct error error = {0};
-    struct probe_job probe = {0};
-    host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
-    probe_start(&probe);
-    result opened = host_open_store(host, settings, &error);
-    if (is_ok(opened)) {
-        opened = host_open_view(host, settings, &error);
-    }
-    if (is_ok(opened)) {
-        opened = host_open_engine(host, settings, &error);
-    }
-    if (is_ok(opened)) {
-        return probe_finish(&probe, host);
-    }
-    probe_join(&probe);
-    host->sandbox = probe.sandbox; /* host_close closes it */
-    if (host->is_context_wrong) {
-        return cli_usage(settings->arguments, "--context: %s", error.message);
-    }
-    struct error place = {0};
-    if (opened.code == RESULT_INVALID_INPUT && host->sandbox != NULL &&
-        is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &place))) {
-        return cli_fail(STATUS_REFUSED, "%s", place.message); /* the better reason */
-    }
-    return cli_fail_error(opened, &error);
-}
-
 /* Only now the model's ids are known. */
 static result check_sampling(
     const struct run_host *host, const struct run_settings *settings, struct error *error
 ) {
-    struct engine_info info;
-    engine_get_info(host->engine, &info);
-    struct sampling sampling;
-    engine_default_sampling(host->engine, &sampling);
+    struct sampling sampling = host->engine.sampling;
     generation_settings_sampling(&settings->generation, &sampling);
-    return sampling_check(&sampling, info.vocabulary, error);
+    return sampling_check(&sampling, host->engine.info.vocabulary, error);
 }
 
 /* The context's length decides some defaults; the record has the numbers. */
 static result
 resolve_generation(struct run_host *host, struct run_settings *settings, struct error *error) {
-    struct engine_info info;
-    engine_get_info(host->engine, &info);
-    generation_settings_resolve(&settings->generation, info.context_max);
+    generation_settings_resolve(&settings->generation, host->engine.info.context_max);
     buffer_init(&host->generation, BUFFER_CEILING_DEFAULT);
     return generation_settings_write(&settings->generation, &host->generation, error);
 }
@@ -676,12 +227,10 @@ resolve_generation(struct run_host *host, struct run_settings *settings, struct 
 /* A context without room for the first prompt and a token is refused before anything is recorded. */
 static int check_prompt(const struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
-    struct engine_info info;
-    engine_get_info(host->engine, &info);
     size_t count = 0;
     const struct chat_message messages[] = {
         {.role = CHAT_SYSTEM,
-         .content = view_of_text(SYSTEM_TEXT),
+         .content = view_of_text(RUN_SYSTEM_TEXT),
          .tools = host->declarations.tools,
          .tool_count = host->declarations.count},
         {.role = CHAT_USER, .content = buffer_view(&settings->task)},
@@ -691,14 +240,14 @@ static int check_prompt(const struct run_host *host, const struct run_settings *
     if (is_failed(encoded)) {
         return cli_fail_error(encoded, &error);
     }
-    if (count < (size_t)info.context_max) {
+    if (count < (size_t)host->engine.info.context_max) {
         return STATUS_DONE;
     }
     if (settings->context_max > 0) {
         return cli_usage(
             settings->arguments,
             "--context %d leaves the model no room: the prompt alone has %zu tokens",
-            info.context_max,
+            host->engine.info.context_max,
             count
         );
     }
@@ -706,14 +255,14 @@ static int check_prompt(const struct run_host *host, const struct run_settings *
         STATUS_REFUSED,
         "the prompt has %zu tokens, and the model's context no more than %d",
         count,
-        info.context_max
+        host->engine.info.context_max
     );
 }
 
 static int run_opened(struct run_host *host, struct run_settings *settings) {
     struct error error = {0};
     struct run_outcome outcome = {0};
-    int status = host_open(host, settings);
+    int status = run_host_open(host, settings);
     if (status != STATUS_DONE) {
         return status;
     }
@@ -722,7 +271,7 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
     if (host->record != NULL) {
-        status = open_resume(host, settings);
+        status = run_host_open_resume(host, settings);
         if (status != STATUS_DONE || host->resume.is_done) {
             return status != STATUS_DONE ? status : say_nothing_is_left(host->record);
         }
@@ -733,7 +282,7 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     }
     opened = resolve_generation(host, settings, &error);
     if (is_ok(opened)) {
-        opened = host_open_tools(host, settings, &error);
+        opened = run_host_open_tools(host, settings, &error);
     }
     if (is_ok(opened) && host->record == NULL) {
         status = check_prompt(host, settings);
@@ -768,13 +317,13 @@ static int run_prepare(struct run_host *host, struct run_settings *settings) {
         status = settings_task(settings);
     }
     if (status == STATUS_DONE) {
-        status = check_limits();
+        status = run_host_check_limits();
     }
     if (status == STATUS_DONE) {
         status = settings_state(settings);
     }
     if (status == STATUS_DONE && cli_has(settings->arguments, "resume")) {
-        status = open_record(host, settings);
+        status = run_host_open_record(host, settings);
     }
     return status == STATUS_DONE ? settings_places(settings) : status;
 }
@@ -790,7 +339,7 @@ static int run(const struct cli_arguments *arguments) {
     } else if (status == STATUS_DONE) {
         status = run_opened(&host, &settings);
     }
-    host_close(&host);
+    run_host_close(&host);
     return status;
 }
 

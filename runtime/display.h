@@ -31,6 +31,14 @@ enum run_event_type {
     RUN_WARNING,     /* text: something does not work, the run goes on without it */
     RUN_STUCK,       /* a generation stands still: stuck */
     RUN_STATISTICS,  /* what the engine does, now and then while it generates; JSON only */
+    RUN_IDLE,   /* waits for the person: stop, stop_text, detail say why; stop null: no task yet */
+    RUN_QUEUED, /* text: a message that is given before the next turn; queued */
+    RUN_USER,   /* text: a message of the person as it enters the context */
+    RUN_ASK,    /* may this call run: question, call, reason_text */
+    RUN_DECISION,    /* on a call: call, verdict, decided_by, reason_text */
+    RUN_TOOL_OUTPUT, /* call, text: a piece of its output while it runs */
+    RUN_HOOK,        /* text: what a hook said or did; hook */
+    RUN_COMPACTED,   /* the context was made shorter: tokens_before, tokens_after */
     RUN_FINISHED
 };
 
@@ -47,6 +55,8 @@ struct run_status {
     int32_t prefill_done, prefill_total; /* while a prompt is evaluated, else 0 */
     const char *activity;                /* "thinking", "shell", ... */
 };
+
+#define DISPLAY_SCHEMA_VERSION 2 /* of the JSON events */
 
 struct run_event {
     enum run_event_type type;
@@ -76,13 +86,20 @@ struct run_event {
     const struct generation_facts *facts; /* USAGE */
     enum finish_reason reason;
 
-    const struct chat_call *call;   /* TOOL_* */
+    const struct chat_call *call;   /* TOOL_*, ASK, DECISION */
     const struct tool_result *tool; /* TOOL_RESULT */
 
     const struct workspace_difference *difference; /* CHANGES */
     const char *commit_before, *commit_after;
 
-    /* FINISHED */
+    size_t queued;                       /* QUEUED: messages that wait */
+    uint64_t question;                   /* ASK: for the answer, see loop.h */
+    const char *verdict, *decided_by;    /* DECISION: "allow", "deny"; "rule", "person", ... */
+    struct view reason_text;             /* ASK, DECISION: a few words, may be empty */
+    const char *hook;                    /* HOOK: "before_tool", "after_tool", "stop" */
+    int32_t tokens_before, tokens_after; /* COMPACTED */
+
+    /* FINISHED, IDLE */
     const char *stop, *stop_text, *detail;
     int exit_status;
     int64_t duration_ms;

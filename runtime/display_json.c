@@ -106,6 +106,7 @@ static void write_stuck(struct json_writer *writer, const struct run_event *even
 }
 
 static void write_session(struct json_writer *writer, const struct run_event *event) {
+    write_finite(writer, "schema", DISPLAY_SCHEMA_VERSION);
     write_text(writer, "session", event->session_id);
     write_view(writer, "task", event->task);
     write_view(writer, "workspace", event->workspace);
@@ -286,6 +287,55 @@ static void write_finished(struct json_writer *writer, const struct run_event *e
     write_finite(writer, "duration_ms", event->duration_ms);
 }
 
+static void write_idle(struct json_writer *writer, const struct run_event *event) {
+    write_text(writer, "stop", event->stop != NULL ? event->stop : "");
+    write_text(writer, "verdict", event->stop_text != NULL ? event->stop_text : "");
+    write_text(writer, "detail", event->detail != NULL ? event->detail : "");
+    write_finite(writer, "context", event->status->context_tokens);
+    write_finite(writer, "context_max", event->status->context_max);
+}
+
+static void write_ask(struct json_writer *writer, const struct run_event *event) {
+    json_write_key(writer, "question");
+    json_write_u64(writer, event->question);
+    write_call(writer, event);
+    write_view(writer, "reason", event->reason_text);
+}
+
+static void write_decision(struct json_writer *writer, const struct run_event *event) {
+    write_view(writer, "call", event->call->id);
+    write_view(writer, "name", event->call->name);
+    write_text(writer, "verdict", event->verdict);
+    write_text(writer, "by", event->decided_by);
+    write_view(writer, "reason", event->reason_text);
+}
+
+/* Of the events of a person's run and of a call on its way; false for any other. */
+static bool write_interactive(struct json_writer *writer, const struct run_event *event) {
+    if (event->type == RUN_IDLE) {
+        write_idle(writer, event);
+    } else if (event->type == RUN_QUEUED) {
+        write_view(writer, "text", event->text);
+        write_finite(writer, "queued", (int64_t)event->queued);
+    } else if (event->type == RUN_ASK) {
+        write_ask(writer, event);
+    } else if (event->type == RUN_DECISION) {
+        write_decision(writer, event);
+    } else if (event->type == RUN_TOOL_OUTPUT) {
+        write_view(writer, "call", event->call->id);
+        write_view(writer, "text", event->text);
+    } else if (event->type == RUN_HOOK) {
+        write_text(writer, "hook", event->hook);
+        write_view(writer, "text", event->text);
+    } else if (event->type == RUN_COMPACTED) {
+        write_finite(writer, "tokens_before", event->tokens_before);
+        write_finite(writer, "tokens_after", event->tokens_after);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static const char *event_name(enum run_event_type type) {
     static const char *const names[] = {
         [RUN_SESSION] = "session",
@@ -303,6 +353,14 @@ static const char *event_name(enum run_event_type type) {
         [RUN_WARNING] = "warning",
         [RUN_STUCK] = "stuck",
         [RUN_STATISTICS] = "statistics",
+        [RUN_IDLE] = "idle",
+        [RUN_QUEUED] = "queued",
+        [RUN_USER] = "user",
+        [RUN_ASK] = "ask",
+        [RUN_DECISION] = "decision",
+        [RUN_TOOL_OUTPUT] = "tool_output",
+        [RUN_HOOK] = "hook",
+        [RUN_COMPACTED] = "compacted",
         [RUN_FINISHED] = "finished",
     };
     return names[type];
@@ -332,7 +390,7 @@ static void write_body(struct json_writer *writer, const struct run_event *event
     } else if (event->type == RUN_PROBLEM) {
         write_text(writer, "problem", chat_problem_name(event->problem));
         write_view(writer, "text", event->text);
-    } else if (event->type != RUN_TURN) {
+    } else if (!write_interactive(writer, event) && event->type != RUN_TURN) {
         write_view(writer, "text", event->text);
     }
 }

@@ -456,6 +456,24 @@ static void signal_came(uv_signal_t *handle, int number) {
     run_dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
 }
 
+void loop_input(struct loop *loop, const struct run_input *input) {
+    struct run *run = loop->run;
+    if (run == NULL || run->is_ending) {
+        return;
+    }
+    if (input->type == RUN_INPUT_INTERRUPT || input->type == RUN_INPUT_END ||
+        (input->type == RUN_INPUT_COMMAND && input->command == RUN_COMMAND_QUIT)) {
+        limit_snapshots(run);
+        run_dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT});
+        return;
+    }
+    struct run_event note = {
+        .type = RUN_NOTE,
+        .text = view_of_text("this run takes no messages: it does one task"),
+    };
+    run_show(run, &note);
+}
+
 static void resized(uv_signal_t *handle, int number) {
     struct run *run = handle->data;
     (void)number;
@@ -475,6 +493,9 @@ static void watched(uv_timer_t *timer) {
 
 static void close_handles(struct run *run) {
     run->is_closed = true;
+    if (run->has_front) {
+        run->options->input->detach(run->options->input->context);
+    }
     uv_close((uv_handle_t *)&run->deadline, NULL);
     uv_close((uv_handle_t *)&run->ticker, NULL);
     uv_close((uv_handle_t *)&run->watcher, NULL);
@@ -601,7 +622,12 @@ static result run_init(struct run *run, const struct run_options *options, struc
 
 static result run_drive(struct run *run, struct error *error) {
     handles_init(run);
+    const struct run_front *front = run->options->input;
     result started = handles_start(run, error);
+    if (is_ok(started) && front != NULL) {
+        started = front->attach(front->context, &run->loop->uv, run->loop, error);
+        run->has_front = is_ok(started);
+    }
     if (is_failed(started)) {
         close_handles(run);
     } else {

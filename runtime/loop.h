@@ -63,8 +63,56 @@ struct tool_ports {
 };
 struct tool_ports tool_ports_of(struct tool_context *context);
 
+/* ---- a person ---- */
+
+enum run_input_type {
+    RUN_INPUT_MESSAGE, /* text: for the model; while it works it is given before the next turn */
+    RUN_INPUT_INTERRUPT, /* ends the generation or the tool that runs and waits for the person, or goes
+                            on with messages that are queued; a second one within RUN_INTERRUPT_MS ends
+                            the run, as does one when nothing runs */
+    RUN_INPUT_ANSWER,    /* to RUN_ASK: question, answer; text: a remark, for the model on a no */
+    RUN_INPUT_COMMAND, /* command; text: its argument, may be empty */
+    RUN_INPUT_END      /* there is no more: the run ends and can be resumed */
+};
+enum run_command {
+    RUN_COMMAND_EFFORT, /* text: 1..100, low, high, max, off */
+    RUN_COMMAND_COMPACT,
+    RUN_COMMAND_FORK,
+    RUN_COMMAND_REWIND, /* text: turn */
+    RUN_COMMAND_UNDO,
+    RUN_COMMAND_DIFF,
+    RUN_COMMAND_BUDGET,
+    RUN_COMMAND_SESSIONS,
+    RUN_COMMAND_QUIT
+};
+enum run_answer { RUN_ANSWER_YES, RUN_ANSWER_ALWAYS, RUN_ANSWER_NO };
+#define RUN_INTERRUPT_MS 2000
+
+struct run_input {
+    enum run_input_type type;
+    struct view text; /* copied */
+    enum run_command command;
+    enum run_answer answer;
+    uint64_t
+        question; /* of the RUN_ASK that is answered: a late key does not answer the next one */
+};
+/* Ignored when no run is there. What cannot be done is said as an event. */
+void loop_input(struct loop *loop, const struct run_input *input);
+
+struct uv_loop_s;
+/* Where the input of a person comes from: a terminal, or a test. */
+struct run_front {
+    void *context;
+    /* Before the first event of the run: starts to read, with handles of its own on `uv`. */
+    result (*attach)(void *context, struct uv_loop_s *uv, struct loop *loop, struct error *error);
+    /* At the end, once after attach: closes its handles; loop_run returns when they are closed. */
+    void (*detach)(void *context);
+};
+
 /* Everything is borrowed until loop_run returns. */
 struct run_options {
+    bool is_interactive;           /* waits for a person instead of ending */
+    const struct run_front *input; /* null: nobody is there */
     struct engine_ports engine;
     struct tool_ports tools;
     uint64_t sequence;

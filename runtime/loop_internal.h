@@ -64,6 +64,7 @@ struct run {
     int signals_seen;
     bool is_ending;
     bool is_closed;
+    bool has_front; /* options->input is attached */
 
     struct run_status status;
     int64_t started_ms;

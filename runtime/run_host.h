@@ -1,0 +1,52 @@
+/* What is open during a run, and the order in which it is opened: that in which a refusal is
+ * cheapest. Each function returns an exit status and has said why it is not STATUS_DONE. Thread: main.
+ */
+#ifndef HEARTH_RUNTIME_RUN_HOST_H
+#define HEARTH_RUNTIME_RUN_HOST_H
+
+#include "engine/constraint.h"
+#include "host.h"
+#include "loop.h"
+#include "output.h"
+#include "resume.h"
+#include "run_engine.h"
+#include "run_settings.h"
+#include "sandbox/sandbox.h"
+
+#define RUN_SYSTEM_TEXT                                                                            \
+    "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
+    "asks."
+
+/* Closed in reverse order. */
+struct run_host {
+    struct session_store *store;
+    struct session_tree *record; /* of the session that goes on, null: a new one */
+    struct resume resume;
+    struct workspace *workspace;
+    struct loop *loop;
+    struct output *output;
+    struct display *display;
+    struct sandbox *sandbox;
+    struct sandbox_policy policy;
+    struct run_engine_parts engine;
+    struct chat_encoder *encoder;
+    struct tool_context *tools;
+    struct tool_declarations declarations;
+    struct constraint *constraint; /* of tool calls; null: none */
+    struct buffer generation;      /* settings as the record keeps them */
+};
+
+/* Whether there are descriptors and threads enough: libuv ends the program without. */
+int run_host_check_limits(void);
+/* The record of the session that is to go on; settings->record is then set. */
+int run_host_open_record(struct run_host *host, struct run_settings *settings);
+/* Store, display, engine and, meanwhile, the sandbox. */
+int run_host_open(struct run_host *host, const struct run_settings *settings);
+/* After that: the context of the session that goes on, and what is left to do. */
+int run_host_open_resume(struct run_host *host, const struct run_settings *settings);
+MUST_CHECK result run_host_open_tools(
+    struct run_host *host, const struct run_settings *settings, struct error *error
+);
+void run_host_close(struct run_host *host);
+
+#endif
