@@ -46,6 +46,12 @@ struct engine_ports {
     /* The request that stands still, and what is done for all of them. Neither waits for a step. */
     bool (*watch)(void *context, int64_t stuck_ms, struct engine_stuck *out);
     void (*statistics)(void *context, struct engine_statistics *out);
+    /* Tokens of a sequence that does not run: those appended and sampled so far. */
+    int32_t (*length)(void *context, uint64_t sequence);
+    /* Further sequences, and their end. */
+    result (*create)(void *context, uint64_t *out, struct error *error);
+    result (*fork)(void *context, uint64_t parent, uint64_t *out, struct error *error);
+    void (*destroy)(void *context, uint64_t sequence);
 };
 struct engine_ports engine_ports_of(struct engine *engine);
 

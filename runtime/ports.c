@@ -33,6 +33,22 @@ static void port_statistics(void *context, struct engine_statistics *out) {
     engine_statistics(context, out);
 }
 
+static int32_t port_length(void *context, uint64_t sequence) {
+    return engine_sequence_length(context, sequence);
+}
+
+static result port_create(void *context, uint64_t *out, struct error *error) {
+    return engine_sequence_create(context, out, error);
+}
+
+static result port_fork(void *context, uint64_t parent, uint64_t *out, struct error *error) {
+    return engine_sequence_fork(context, parent, out, error);
+}
+
+static void port_destroy(void *context, uint64_t sequence) {
+    engine_sequence_destroy(context, sequence);
+}
+
 struct engine_ports engine_ports_of(struct engine *engine) {
     return (struct engine_ports){
         .context = engine,
@@ -43,6 +59,10 @@ struct engine_ports engine_ports_of(struct engine *engine) {
         .next_event = port_next_event,
         .watch = port_watch,
         .statistics = port_statistics,
+        .length = port_length,
+        .create = port_create,
+        .fork = port_fork,
+        .destroy = port_destroy,
     };
 }
 

@@ -4,6 +4,11 @@ hearth_test(test_agent_guards SOURCES test_agent_guards.c LIBRARIES runtime)
 hearth_test(test_generation_settings SOURCES test_generation_settings.c LIBRARIES runtime)
 hearth_test(test_loop SOURCES test_loop.c runtime_support.c LIBRARIES runtime LABELS threads)
 
+# The whole program with a scripted engine in the place of the real one.
+add_executable(hearth_scripted hearth_scripted.c scripted_engine.c)
+target_link_libraries(hearth_scripted PRIVATE runtime hearth_flags)
+add_dependencies(hearth_scripted hearth-sandbox hearth-inner)
+
 # The built program as a user calls it.
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
 add_test(NAME test_cli

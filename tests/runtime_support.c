@@ -271,6 +271,12 @@ static void fake_statistics(void *context, struct engine_statistics *out) {
     out->seconds[0].decode_rows = 17;
 }
 
+static int32_t fake_length(void *context, uint64_t sequence) {
+    const struct fake_engine *engine = context;
+    ASSERT(sequence == 7);
+    return engine->context;
+}
+
 struct engine_ports fake_engine_ports(struct fake_engine *engine) {
     return (struct engine_ports){
         .context = engine,
@@ -281,6 +287,7 @@ struct engine_ports fake_engine_ports(struct fake_engine *engine) {
         .next_event = fake_next_event,
         .watch = fake_watch,
         .statistics = fake_statistics,
+        .length = fake_length,
     };
 }
 

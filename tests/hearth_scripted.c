@@ -1,0 +1,36 @@
+/* The whole program with a scripted engine: HEARTH_SCRIPT names the script (scripted_engine.h),
+ * HEARTH_SCRIPT_LOG a file for what the model sees. Everything else is `hearth`. */
+#include "runtime/cli.h"
+#include "scripted_engine.h"
+
+#include "base/log.h"
+
+#include <locale.h>
+#include <signal.h>
+
+static result open_script(struct scripted_engine **out, const char *path, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    TRY(file_read(path, &text, error));
+    return scripted_engine_create(out, buffer_view(&text), getenv("HEARTH_SCRIPT_LOG"), error);
+}
+
+int main(int argc, char **argv) {
+    if (setlocale(LC_CTYPE, "") == NULL || MB_CUR_MAX == 1) {
+        (void)setlocale(LC_CTYPE, "C.UTF-8");
+    }
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGXFSZ, SIG_IGN);
+    log_configure(LOG_WARNING, NULL, NULL);
+    const char *path = getenv("HEARTH_SCRIPT");
+    struct scripted_engine *engine = NULL;
+    struct error error = {0};
+    if (path == NULL || is_failed(open_script(&engine, path, &error))) {
+        (void)fprintf(stderr, "HEARTH_SCRIPT: %s\n", path == NULL ? "not set" : error.message);
+        return STATUS_USAGE;
+    }
+    run_engine_use(scripted_engine_run(engine));
+    int status = cli_main(argc, argv);
+    scripted_engine_destroy(engine);
+    return fflush(stdout) != 0 && status == STATUS_DONE ? STATUS_DATA : status;
+}
