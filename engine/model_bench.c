@@ -296,9 +296,17 @@ static double now_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* One step, logits of decode rows included. */
-static result
-run_step(struct model_bench *bench, struct bench_run *run, double *seconds, struct error *error) {
+/* One step, logits of decode rows included. `device`: from the first op to the last, where ops can be
+ * stamped; may be null. */
+static result run_step(
+    struct model_bench *bench,
+    struct bench_run *run,
+    double *seconds,
+    double *device,
+    struct error *error
+) {
+    struct backend *backend = bench->backend;
+    bool is_stamped = device != NULL && backend->stamp != NULL;
     const struct bench_case *one = run->one;
     for (int32_t s = 0; s < one->batch; s++) {
         struct kv_sequence *sequence = run->sequences[s];
@@ -312,10 +320,20 @@ run_step(struct model_bench *bench, struct bench_run *run, double *seconds, stru
         };
     }
     double start = now_seconds();
+    if (is_stamped) {
+        backend->stamp(backend, 0);
+    }
     TRY(forward_step(bench->forward, run->segments, one->batch, NULL, error));
+    if (is_stamped) {
+        backend->stamp(backend, 1);
+    }
     int32_t rows = forward_logit_rows(bench->forward);
     TRY(forward_logits(bench->forward, 0, rows, bench->logits, error));
     *seconds = now_seconds() - start;
+    if (is_stamped) {
+        TRY(backend->synchronize(backend, error)); // without logits nobody has waited
+        *device = backend->stamp_seconds(backend, 0, 1);
+    }
     return OK;
 }
 
@@ -325,13 +343,15 @@ static int compare_doubles(const void *a, const void *b) {
     return x < y ? -1 : x > y ? 1 : 0;
 }
 
-static double floor_of(const struct model_bench_report *report, double bytes, double operations) {
+static double floor_of(const struct model_bench_report *report, const struct meter_label *label) {
     if (report->read_rate <= 0 || report->bf16_rate <= 0) {
         return 0;
     }
-    double reading = bytes / report->read_rate;
-    double computing = operations / report->bf16_rate;
-    return reading > computing ? reading : computing;
+    double reading = label->bytes / report->read_rate;
+    double computing = label->operations / report->bf16_rate;
+    double launching = label->calls * report->launch_seconds;
+    double longer = reading > computing ? reading : computing;
+    return longer > launching ? longer : launching;
 }
 
 static result add_row(
@@ -364,7 +384,7 @@ static result add_row(
         .seconds = times[repeats / 2],
         .seconds_min = times[0],
         .seconds_max = times[repeats - 1],
-        .floor_seconds = floor_of(report, label->bytes, label->operations),
+        .floor_seconds = floor_of(report, label),
         .bytes = label->bytes,
         .operations = label->operations,
     };
@@ -377,19 +397,21 @@ static result count_step(struct model_bench *bench, struct bench_run *run, struc
     double seconds = 0;
     meter_reset();
     meter_attach(bench->backend, METER_COUNT);
-    result ran = run_step(bench, run, &seconds, error);
+    result ran = run_step(bench, run, &seconds, NULL, error);
     meter_detach(bench->backend);
     return ran;
 }
 
 static result time_step(struct model_bench *bench, struct bench_run *run, struct error *error) {
     double times[REPEATS_MAX] = {0};
+    double device[REPEATS_MAX] = {0};
     double seconds = 0;
+    int32_t repeats = bench->options->repeats;
     for (int32_t i = 0; i < WARM_STEPS; i++) {
-        TRY(run_step(bench, run, &seconds, error));
+        TRY(run_step(bench, run, &seconds, NULL, error));
     }
-    for (int32_t i = 0; i < bench->options->repeats; i++) {
-        TRY(run_step(bench, run, &times[i], error));
+    for (int32_t i = 0; i < repeats; i++) {
+        TRY(run_step(bench, run, &times[i], &device[i], error));
     }
     struct meter_label whole = {.text = "step", .calls = 1};
     double floors = 0;
@@ -397,29 +419,34 @@ static result time_step(struct model_bench *bench, struct bench_run *run, struct
         const struct meter_label *label = meter_label_get(i);
         whole.bytes += label->bytes;
         whole.operations += label->operations;
-        floors += floor_of(bench->report, label->bytes, label->operations);
+        floors += floor_of(bench->report, label);
     }
     TRY(add_row(bench, run->one, &whole, times, error));
     struct model_bench_row *row = &bench->report->rows[bench->report->row_count - 1];
     row->kind = MODEL_BENCH_STEP;
     row->floor_seconds = floors; // ops follow each other: their floors add up
+    qsort(device, (size_t)repeats, sizeof *device, compare_doubles);
+    row->device_seconds = device[repeats / 2];
     return OK;
 }
 
 static result time_kernels(struct model_bench *bench, struct bench_run *run, struct error *error) {
     static double times[METER_LABELS_MAX][REPEATS_MAX];
     double seconds = 0;
+    // steps of a prompt are not recorded: what stamps cost there is not known, and little beside them
+    double stamps = run->one->is_prefill ? 0 : bench->report->stamp_seconds;
     result ran = OK;
     meter_attach(bench->backend, METER_STAMP);
     for (int32_t i = 0; i < WARM_STEPS + bench->options->repeats && is_ok(ran); i++) {
         meter_begin_step();
-        ran = run_step(bench, run, &seconds, error);
+        ran = run_step(bench, run, &seconds, NULL, error);
         if (is_failed(ran)) {
             break;
         }
         meter_collect(bench->backend);
         for (int32_t l = 0; i >= WARM_STEPS && l < meter_label_count(); l++) {
-            times[l][i - WARM_STEPS] = meter_label_get(l)->seconds;
+            const struct meter_label *label = meter_label_get(l);
+            times[l][i - WARM_STEPS] = label->seconds - label->calls * stamps;
         }
     }
     meter_detach(bench->backend);
@@ -502,6 +529,8 @@ static result fill_facts(struct model_bench *bench, struct error *error) {
         report->copy_rate = ceilings.copy_bytes;
         report->bf16_rate = ceilings.bf16_operations;
         report->fp8_rate = ceilings.fp8_operations;
+        report->launch_seconds = ceilings.launch_seconds;
+        report->stamp_seconds = ceilings.stamp_seconds;
     }
     return OK;
 }

@@ -30,8 +30,9 @@ enum model_bench_kind {
     MODEL_BENCH_KERNEL /* all calls of one op with one shape in a step */
 };
 
-/* One line of the table. A floor is the larger of bytes over the measured rate of reads and
- * operations over the measured rate of products; 0 when the backend cannot measure them. */
+/* One line of the table. A floor is the largest of bytes over the measured rate of reads, operations
+ * over the measured rate of products, and one launch for each call; 0 when the backend cannot measure
+ * them. What stamps around a kernel cost is taken off its seconds. */
 struct model_bench_row {
     enum model_bench_kind kind;
     bool is_prefill;
@@ -40,6 +41,7 @@ struct model_bench_row {
     int32_t calls;
     double seconds; /* median over the repeats */
     double seconds_min, seconds_max;
+    double device_seconds; /* of a step: from its first op to its last, median; 0: not known */
     double floor_seconds;
     double bytes, operations;
 };
@@ -49,6 +51,8 @@ struct model_bench_report {
     uint64_t memory_total;
     double read_rate, copy_rate; /* bytes a second, copies count both ways; 0: not measured */
     double bf16_rate, fp8_rate;  /* operations a second */
+    double launch_seconds;       /* of the least op of a recorded step; 0: not measured */
+    double stamp_seconds;        /* what stamps around an op add, each call; 0: nothing */
     int32_t layers, experts;
     uint64_t kv_bytes_per_token;
     uint64_t weight_bytes;

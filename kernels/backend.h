@@ -352,6 +352,9 @@ typedef void backend_piece_function(void *context, int32_t piece);
 struct backend_ceilings {
     double read_bytes, copy_bytes;          /* of device memory; a copy counts both ways */
     double bf16_operations, fp8_operations; /* a product and its sum are two */
+    double launch_seconds; /* of the least op of a recorded step: it reads a few bytes that the op
+                              before wrote, and writes some; 0: an op starts at no cost */
+    double stamp_seconds;  /* what two stamps show beyond that when such an op lies between them */
 };
 
 struct backend {

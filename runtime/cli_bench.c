@@ -123,11 +123,14 @@ put_facts(struct buffer *out, const struct model_bench_report *report, struct er
     return buffer_append_format(
         out,
         error,
-        "measured here: reads %.2f TB/s, copies %.2f TB/s, bf16 %.0f TFLOP/s, fp8 %.0f TFLOP/s\n",
+        "measured here: reads %.2f TB/s, copies %.2f TB/s, bf16 %.0f TFLOP/s, fp8 %.0f TFLOP/s,\n"
+        "  a launch %.2f us; stamps around a kernel, taken off: %.2f us\n",
         1e-12 * report->read_rate,
         1e-12 * report->copy_rate,
         1e-12 * report->bf16_rate,
-        1e-12 * report->fp8_rate
+        1e-12 * report->fp8_rate,
+        1e6 * report->launch_seconds,
+        1e6 * report->stamp_seconds
     );
 }
 
@@ -141,7 +144,9 @@ put_ratio(struct buffer *out, const struct model_bench_row *row, struct error *e
     );
 }
 
-static result put_step(struct buffer *out, const struct model_bench_row *row, struct error *error) {
+/* The whole, then its part on the device and what its kernels add up to: `count` rows behind it. */
+static result
+put_step(struct buffer *out, const struct model_bench_row *row, size_t count, struct error *error) {
     TRY(buffer_append_format(
         out,
         error,
@@ -164,6 +169,27 @@ static result put_step(struct buffer *out, const struct model_bench_row *row, st
         1e6 * row->seconds
     ));
     TRY(put_ratio(out, row, error));
+    TRY(buffer_append_text(out, "\n", error));
+    struct model_bench_row all = {.floor_seconds = row->floor_seconds};
+    for (size_t i = 1; i <= count && row[i].kind == MODEL_BENCH_KERNEL; i++) {
+        all.calls += row[i].calls;
+        all.seconds += row[i].seconds;
+    }
+    if (all.calls == 0) {
+        return OK;
+    }
+    TRY(buffer_append_format(
+        out,
+        error,
+        "  %-34s %5s %10.1f\n  %-34s %5d %10.1f ",
+        "  on the device",
+        "",
+        1e6 * row->device_seconds,
+        "  all kernels",
+        all.calls,
+        1e6 * all.seconds
+    ));
+    TRY(put_ratio(out, &all, error));
     return buffer_append_text(out, "\n", error);
 }
 
@@ -205,7 +231,7 @@ put_rows(struct buffer *out, const struct model_bench_report *report, struct err
     for (size_t i = 0; i < report->row_count; i++) {
         const struct model_bench_row *row = &report->rows[i];
         if (row->kind == MODEL_BENCH_STEP) {
-            TRY(put_step(out, row, error));
+            TRY(put_step(out, row, report->row_count - i - 1, error));
             continue;
         }
         TRY(buffer_append_format(
@@ -246,6 +272,7 @@ static void write_row(struct json_writer *writer, const struct model_bench_row *
     write_number(writer, "seconds", row->seconds);
     write_number(writer, "seconds_min", row->seconds_min);
     write_number(writer, "seconds_max", row->seconds_max);
+    write_number(writer, "device_seconds", row->device_seconds);
     write_number(writer, "floor_seconds", row->floor_seconds);
     write_number(writer, "bytes", row->bytes);
     write_number(writer, "operations", row->operations);
@@ -271,6 +298,8 @@ put_json(struct buffer *out, const struct model_bench_report *report, struct err
     write_number(&writer, "copy_bytes_per_second", report->copy_rate);
     write_number(&writer, "bf16_operations_per_second", report->bf16_rate);
     write_number(&writer, "fp8_operations_per_second", report->fp8_rate);
+    write_number(&writer, "launch_seconds", report->launch_seconds);
+    write_number(&writer, "stamp_seconds", report->stamp_seconds);
     json_write_key(&writer, "left_out");
     json_write_array_begin(&writer);
     for (int32_t i = 0; i < report->skipped_count; i++) {
@@ -358,8 +387,8 @@ const struct cli_command command_model_bench = {
     .summary = "what decode, prefill and their kernels cost, beside their floors",
     .text =
         "Contexts are made up; a model of hearth model synth will do. Each step is timed whole\n"
-        "(median), then op by op. A floor is the larger of bytes over the rate of reads and\n"
-        "operations over the rate of bf16 products, both measured in the same run.\n",
+        "(median), then op by op. A floor is the largest of bytes over the rate of reads,\n"
+        "operations over the rate of bf16 products and one launch, all measured in the same run.\n",
     .options = bench_options,
     .option_count = COUNT_OF(bench_options),
     .words_max = 0,

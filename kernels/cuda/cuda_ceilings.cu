@@ -5,11 +5,15 @@
 #include "cuda_cublas.h"
 #include "cuda_device.cuh"
 
+#include <stdlib.h>
+
 #define MEMORY_BYTES     ((size_t)1 << 30) /* twenty times the L2 cache of an H200 */
 #define MEMORY_BYTES_MIN ((size_t)1 << 20)
 #define REPEATS          9
 #define BLOCK            512
-#define PRODUCT_SIZE     8192 /* rows, in and out */
+#define PRODUCT_SIZE     8192                /* rows, in and out */
+#define NODES            256                 /* of a recorded chain */
+#define CHAIN_KEY        0x6365696C696E6700U /* of its step; nobody else runs one meanwhile */
 
 /* Reads everything; writes only what no sum of these bytes is, so that nothing is left out. */
 __global__ void __launch_bounds__(BLOCK)
@@ -34,6 +38,14 @@ __global__ void __launch_bounds__(BLOCK)
 #pragma unroll 4
     for (size_t i = (size_t)blockIdx.x * BLOCK + threadIdx.x; i < count; i += stride) {
         to[i] = load_streaming(from + i);
+    }
+}
+
+/* The least node of a step: one warp reads a word that the node before wrote, and writes it. */
+__global__ void __launch_bounds__(WARP) ceiling_node(struct mark mark, uint32_t *word) {
+    MARK(mark);
+    if (threadIdx.x == 0) {
+        *word += 1;
     }
 }
 
@@ -94,7 +106,7 @@ static result work_product(struct ceiling *ceiling, struct error *error) {
     );
 }
 
-/* The best of a few runs, in seconds. */
+/* The best of a few runs, in seconds: of recorded steps the replays are. */
 static result
 best_seconds(struct ceiling *ceiling, ceiling_work *work, double *out, struct error *error) {
     double best = 0;
@@ -146,6 +158,73 @@ product_rate(struct ceiling *ceiling, enum dtype inputs, double *out, struct err
     return OK;
 }
 
+/* A step of NODES least nodes, a stamp before and after each or none: recorded when it runs a second
+ * time, as all steps are. */
+static void run_chain(struct ceiling *ceiling, uint64_t key, bool is_stamped) {
+    struct cuda *cuda = ceiling->cuda;
+    struct backend *backend = &cuda->backend;
+    if (backend->step_begin(backend, key)) {
+        return;
+    }
+    bool is_enqueued = false;
+    while (!is_enqueued) {
+        for (int32_t i = 0; i < NODES; i++) {
+            if (is_stamped) {
+                backend->stamp(backend, 2 * i);
+            }
+            CUDA_LAUNCH(
+                cuda,
+                CUDA_OP_NONE,
+                ceiling_node,
+                dim3(1),
+                dim3(WARP),
+                0,
+                static_cast<uint32_t *>(ceiling->b)
+            );
+            if (is_stamped) {
+                backend->stamp(backend, 2 * i + 1);
+            }
+        }
+        is_enqueued = backend->step_end(backend);
+    }
+}
+
+static result work_chain(struct ceiling *ceiling, struct error *error) {
+    (void)error;
+    run_chain(ceiling, CHAIN_KEY, false);
+    return OK;
+}
+
+static result work_stamped_chain(struct ceiling *ceiling, struct error *error) {
+    (void)error;
+    run_chain(ceiling, CHAIN_KEY + 1, true);
+    return OK;
+}
+
+static int compare_seconds(const void *a, const void *b) {
+    double x = *static_cast<const double *>(a);
+    double y = *static_cast<const double *>(b);
+    return x < y ? -1 : x > y ? 1 : 0;
+}
+
+/* Seconds of a node in a chain, and what stamps around one add to that. */
+static result measure_launch(struct ceiling *c, struct backend_ceilings *out, struct error *error) {
+    struct backend *backend = &c->cuda->backend;
+    double seconds = 0;
+    double each[NODES];
+    TRY(best_seconds(c, work_chain, &seconds, error));
+    out->launch_seconds = seconds / NODES;
+    TRY(best_seconds(c, work_stamped_chain, &seconds, error));
+    for (int32_t i = 0; i < NODES; i++) {
+        each[i] = backend->stamp_seconds(backend, 2 * i, 2 * i + 1);
+    }
+    qsort(each, NODES, sizeof each[0], compare_seconds);
+    double more = each[NODES / 2] - out->launch_seconds;
+    out->stamp_seconds = more > 0 ? more : 0;
+    backend->step_forget(backend);
+    return OK;
+}
+
 static result measure(struct ceiling *c, struct backend_ceilings *out, struct error *error) {
     double seconds = 0;
     struct backend_ceilings found = {};
@@ -153,6 +232,7 @@ static result measure(struct ceiling *c, struct backend_ceilings *out, struct er
     found.read_bytes = (double)c->bytes / seconds;
     TRY(best_seconds(c, work_copy, &seconds, error));
     found.copy_bytes = 2 * (double)c->bytes / seconds;
+    TRY(measure_launch(c, &found, error));
     if (c->bytes >= (size_t)2 * PRODUCT_SIZE * PRODUCT_SIZE) {
         result_ignore(cuda_cublas_open(&c->cublas, nullptr)); // without it there is no such rate
         for (void *to : {c->a, c->b}) {

@@ -225,8 +225,8 @@ void check_f32(
 
 /* Times the op of the case on the device: `count` variants in turn (give enough of them, with their own weights,
  * that the caches do not hold what a model's step would read from memory), from a recorded step where
- * the backend records. Prints microseconds, the floor from bytes moved and bf16 tensor operations
- * at the machine's ceilings, and the ratio. */
+ * the backend records. Prints microseconds, the floor from bytes moved, bf16 tensor operations and one
+ * launch at the machine's ceilings, and the ratio. */
 struct check_bench {
     check_call *call;
     const void *ops; /* [count] */

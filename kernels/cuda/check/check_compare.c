@@ -201,22 +201,33 @@ void check_bench_start(struct check *check) {
         check_stop("%s", error.message);
     }
     printf(
-        "ceilings: read %.2f TB/s, copy %.2f TB/s, bf16 products %.0f TFLOP/s\n",
+        "ceilings: read %.2f TB/s, copy %.2f TB/s, bf16 products %.0f TFLOP/s, a launch %.2f us, "
+        "stamps %.2f us\n",
         ceilings.read_bytes * 1e-12,
         ceilings.copy_bytes * 1e-12,
-        ceilings.bf16_operations * 1e-12
+        ceilings.bf16_operations * 1e-12,
+        ceilings.launch_seconds * 1e6,
+        ceilings.stamp_seconds * 1e6
     );
 }
 
 static void enqueue_step(struct check *check, const struct check_bench *bench) {
+    struct backend *device = check->device;
+    if (device->stamp != NULL) {
+        device->stamp(device, 0);
+    }
     for (int32_t i = 0; i < BENCH_LAUNCHES; i++) {
         const unsigned char *op = bench->ops;
         op += (size_t)(i % bench->count) * bench->op_bytes;
         check_enqueue(check, bench->call, op, bench->op_bytes);
     }
+    if (device->stamp != NULL) {
+        device->stamp(device, 1);
+    }
 }
 
-/* One step of BENCH_LAUNCHES ops, replayed when the backend has it recorded. */
+/* One step of BENCH_LAUNCHES ops, replayed when the backend has it recorded; stamps around them where
+ * the backend has any. */
 static bool bench_step(struct check *check, const struct check_bench *bench, uint64_t key) {
     struct backend *device = check->device;
     if (device->step_begin != NULL && device->step_begin(device, key)) {
@@ -246,18 +257,24 @@ void check_bench(struct check *check, const struct check_bench *bench) {
         double start = seconds();
         (void)bench_step(check, bench, key);
         finish(check);
-        best = fmin(best, (seconds() - start) / BENCH_LAUNCHES);
+        double taken = seconds() - start;
+        if (check->device->stamp_seconds != NULL) { // without the way to the device and back
+            taken = check->device->stamp_seconds(check->device, 0, 1) - ceilings.stamp_seconds;
+        }
+        best = fmin(best, taken / BENCH_LAUNCHES);
     }
     if (check->device->step_forget != NULL) {
         check->device->step_forget(check->device);
     }
     const char *suffix = recorded ? "" : "  not recorded";
     printf("bench  %-15s %-20s %10.2f us", check->op, check->shape, best * 1e6);
-    if (ceilings.copy_bytes > 0 && ceilings.bf16_operations > 0) {
-        double by_bytes = bench->bytes / ceilings.copy_bytes;
+    if (ceilings.read_bytes > 0 && ceilings.bf16_operations > 0) {
+        double by_bytes = bench->bytes / ceilings.read_bytes;
         double by_operations = bench->operations / ceilings.bf16_operations;
-        double floor = fmax(by_bytes, by_operations);
-        const char *bound = by_bytes > by_operations ? "bytes" : "products";
+        double floor = fmax(fmax(by_bytes, by_operations), ceilings.launch_seconds);
+        const char *bound = floor == by_bytes        ? "bytes"
+                            : floor == by_operations ? "products"
+                                                     : "launch";
         printf("  floor %10.2f us (%s)  ratio %.2f", floor * 1e6, bound, best / floor);
     }
     printf("%s\n", suffix);

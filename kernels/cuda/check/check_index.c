@@ -492,8 +492,8 @@ static void bench_case(
     }
     c.op.segments = check_segments(check, segments, sequences);
     c.op.views = views;
-    double entries =
-        mode == INDEX_WITHIN_POOL ? (double)shape.pool_blocks * shape.pool_block_entries : position;
+    double pool = (double)shape.pool_blocks * shape.pool_block_entries;
+    double entries = mode == INDEX_WITHIN_POOL && pool < position ? pool : position;
     double pairs = (double)sequences * rows * entries;
     struct check_bench bench = {.call = call_index_select, .ops = &c.op, .op_bytes = sizeof c.op};
     bench.count = 1;
@@ -507,6 +507,9 @@ void bench_index(struct check *check) {
     int32_t million = check->limits.context - 1;
     bench_case(check, INDEX_FULL, 1, 1, million);
     bench_case(check, INDEX_FULL_PUBLISH, 1, 1, million);
+    for (int32_t mode = INDEX_FULL; mode <= INDEX_WITHIN_POOL; mode++) {
+        bench_case(check, (enum index_mode)mode, 64, 1, 4096);
+    }
     bench_case(check, INDEX_FULL, 64, 1, 65536);
     bench_case(check, INDEX_FULL_PUBLISH, 64, 1, 65536);
     bench_case(check, INDEX_WITHIN_POOL, 64, 1, 65536);
