@@ -54,6 +54,9 @@ bool check_case(struct check *check, const char *op, const char *shape, ...) {
     vsnprintf(check->shape, sizeof check->shape, shape, arguments);
     va_end(arguments);
     snprintf(check->op, sizeof check->op, "%s", op);
+    if (check->part != NULL && strstr(check->shape, check->part) == NULL) {
+        return false;
+    }
     uint64_t hash = 0xCBF29CE484222325U ^ check->seed;
     for (const char *name = check->op; *name != 0; name++) {
         hash = (hash ^ (unsigned char)*name) * 0x100000001B3U;

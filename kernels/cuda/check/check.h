@@ -6,7 +6,7 @@
  * begin as 0xA5 on both sides, or as what the caller puts there when the op works in place.
  *
  *     if (!check_case(check, "norm", "[%d, %d]", rows, dim)) {
- *         return; // left out by --only
+ *         return; // left out by --only or --shape
  *     }
  *     struct norm_op op = {.rows = rows, .dim = dim, .eps = 1e-20F};
  *     op.x = check_normals_bf16(check, rows, dim, 1.0F);
@@ -56,6 +56,7 @@ struct check {
     uint64_t seed;
     bool emulated; /* shapes are cut: the emulation and the sanitizers run each thread by itself */
     const char *only;
+    const char *part;    /* of the text of a shape; null: all */
     const char *vectors; /* the folder golden/vectors/common */
     struct check_limits limits;
     int32_t checks, failed;

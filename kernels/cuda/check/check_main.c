@@ -1,4 +1,5 @@
-/* check_ops [--only OP] [--seed S] [--vectors FOLDER] [--emulated] [--bench | --fault]: see check.h.
+/* check_ops [--only OP] [--shape TEXT] [--seed S] [--vectors FOLDER] [--emulated] [--bench | --fault]: see
+ * check.h. --shape takes the cases whose shape, as it is printed, has TEXT in it.
  * --fault makes the device fail in an op, which is the end of it for this process, and looks at what
  * is said of it.
  *
@@ -17,7 +18,8 @@ struct check_file {
 static const struct check_file files[] = {CHECK_FILES(CHECK_FILE_)};
 
 static const char usage[] =
-    "usage: check_ops [--only OP] [--seed S] [--vectors FOLDER] [--emulated] [--bench | --fault]\n";
+    "usage: check_ops [--only OP] [--shape TEXT] [--seed S] [--vectors FOLDER] [--emulated] "
+    "[--bench | --fault]\n";
 
 enum check_part { PART_CHECK, PART_BENCH, PART_FAULT };
 
@@ -34,6 +36,9 @@ read_arguments(struct check *check, enum check_part *part, int count, char **arg
             *part = PART_FAULT;
         } else if (strcmp(name, "--only") == 0 && value != NULL) {
             check->only = value;
+            i++;
+        } else if (strcmp(name, "--shape") == 0 && value != NULL) {
+            check->part = value;
             i++;
         } else if (strcmp(name, "--vectors") == 0 && value != NULL) {
             check->vectors = value;
