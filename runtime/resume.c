@@ -426,6 +426,20 @@ static result take_replays(const struct record *record, struct resume *out, stru
     return OK;
 }
 
+/* The agent's turns that are part of its context; `turns` has room for all. */
+static struct session_agent
+agent_as_it_is(const struct session_agent *agent, struct session_turn *turns) {
+    struct session_agent live = *agent;
+    live.turns = turns;
+    live.turn_count = 0;
+    for (size_t i = 0; i < agent->turn_count; i++) {
+        if (!agent->turns[i].is_rewound) {
+            turns[live.turn_count++] = agent->turns[i];
+        }
+    }
+    return live;
+}
+
 result resume_make(
     const struct session_tree *tree,
     const struct resume_options *options,
@@ -434,8 +448,16 @@ result resume_make(
 ) {
     CLEANUP(resume_deinit) struct resume made = {.session = tree->session.id};
     struct record record = {.tree = tree, .options = options};
+    size_t turn_count = tree->agent_count > 0 ? tree->agents[0].turn_count : 0;
+    CLEANUP(free_cleanup)
+    struct session_turn *turns = calloc(turn_count + 1, sizeof *turns);
+    if (turns == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu turns", turn_count);
+    }
+    struct session_agent live;
     if (tree->agent_count > 0) {
-        record.agent = &tree->agents[0];
+        live = agent_as_it_is(&tree->agents[0], turns);
+        record.agent = &live;
         made.agent = record.agent->id;
         made.turns = narrow_i32((int64_t)record.agent->turn_count);
     }

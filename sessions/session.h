@@ -104,8 +104,9 @@ struct session_begin {
     struct view commit_before; /* workspace snapshot before the first step */
     struct view window_mode;   /* "exact", "replay" */
     struct session_sampler sampler;
-    int64_t time_ms_max; /* 0: none */
-    int64_t tokens_max;  /* 0: none */
+    int64_t time_ms_max;     /* 0: none */
+    int64_t tokens_max;      /* 0: none */
+    struct view worktree_of; /* the directory that `workspace` is a copy of; "": none */
 };
 
 MUST_CHECK result session_create(
@@ -298,6 +299,89 @@ MUST_CHECK result session_call_finish(
     struct error *error
 );
 
+/* What was allowed or refused, and by whom. */
+struct session_decision_begin {
+    struct session_id session;
+    int64_t turn; /* 0: of none */
+    int64_t call; /* 0: of none; session_call_start gave it */
+    bool is_allowed;
+    struct view kind;    /* "tool", "network", "hook", "server" */
+    struct view subject; /* the tool, "example.org:443", the hook's command, the server's name */
+    struct view decider; /* "policy", "rule", "person", "hook", "default" */
+    struct view rule;    /* the rule that applied, as written; "": none */
+    struct view reason;  /* words */
+};
+
+/* Before what was decided upon is done. */
+MUST_CHECK result session_decision_append(
+    struct session_store *store, const struct session_decision_begin *decision, struct error *error
+);
+
+/* That a turn begins a new context: its messages and its prompt run, which begins at position 0, take
+ * the place of all that precedes. */
+struct session_compaction_begin {
+    int64_t turn;
+    int64_t tokens_before, tokens_after;
+    int64_t pruned;      /* outputs of tools left out */
+    struct view summary; /* "": only outputs were left out */
+};
+
+/* In one batch with the turn's messages and prompt run. */
+MUST_CHECK result session_compaction_append(
+    struct session_store *store,
+    const struct session_compaction_begin *compaction,
+    struct error *error
+);
+
+#define SESSION_FORKS_DEEP_MAX 1000 /* forks of forks */
+
+/* A new session that goes on behind a turn of another one. Nothing is copied: the new one refers to
+ * the turns before it, and they stay part of it whatever happens to the other later. */
+struct session_fork_begin {
+    struct session_id session; /* the other one; its root agent is forked */
+    int64_t index;         /* of the turn (session_turn.index), all of whose calls are answered */
+    struct view commit;    /* workspace snapshot at that turn */
+    struct view workspace; /* of the new one; "": the same */
+    struct view worktree_of;
+    struct view program_version;
+};
+
+/* The new session is stopped and can be resumed. Expected errors beside those of all appends:
+ * NOT_FOUND (no such turn), INVALID_INPUT (unanswered calls). */
+MUST_CHECK result session_fork(
+    struct session_store *store,
+    const struct session_fork_begin *begin,
+    struct session_id *out,
+    struct error *error
+);
+
+#define SESSION_REWIND_ALL            ((int64_t)-1) /* no turn is left */
+#define SESSION_REWIND_WORKSPACE_ONLY ((int64_t)-2)
+
+/* An agent's context ends at an earlier turn from now on; the turns behind it stay in the record. */
+struct session_rewind_begin {
+    struct session_id session;
+    struct session_id agent; /* "": the root */
+    int64_t index; /* the last turn that stays, all of whose calls are answered; or above */
+    struct view commit_before; /* safety snapshot; "": the workspace was left alone */
+    struct view commit_after;  /* what the workspace was restored to */
+};
+
+/* Of a running session or one that has ended. Expected errors as of session_fork. */
+MUST_CHECK result session_rewind(
+    struct session_store *store, const struct session_rewind_begin *begin, struct error *error
+);
+
+/* The newest turn of the root agent whose calls are all answered, at most `index_max` (INT64_MAX: any),
+ * rewound ones apart. Expected errors: NOT_FOUND. */
+MUST_CHECK result session_last_whole_turn(
+    struct session_store *store,
+    const struct session_id *session,
+    int64_t index_max,
+    int64_t *index,
+    struct error *error
+);
+
 /* ----------------------------------------------------------------- query ---- */
 
 struct session_usage {
@@ -399,10 +483,19 @@ struct session_call {
     struct view commit_after;
 };
 
+struct session_compaction {
+    int64_t compacted_ms;
+    int64_t tokens_before, tokens_after, pruned;
+    struct view summary;
+};
+
 struct session_turn {
-    int64_t number; /* unique in the store */
-    int64_t index;  /* 0.. within its agent */
+    int64_t number;    /* unique in the store */
+    int64_t index;     /* 0.. within its agent, those that a fork inherits included */
+    bool is_inherited; /* of the agent that this one is a fork of */
+    bool is_rewound;   /* no part of the context any more */
     bool is_finished;
+    const struct session_compaction *compaction; /* null: the context went on */
     int64_t started_ms;
     int64_t ended_ms;            /* 0 while open */
     struct session_turn_end end; /* zero while open */
@@ -414,6 +507,19 @@ struct session_turn {
     size_t call_count;
 };
 
+struct session_rewound {
+    int64_t rewound_ms;
+    int64_t index; /* as in session_rewind_begin */
+    struct view commit_before, commit_after;
+};
+
+struct session_decision {
+    int64_t turn, call; /* 0: of none */
+    int64_t decided_ms;
+    bool is_allowed;
+    struct view kind, subject, decider, rule, reason;
+};
+
 struct session_agent {
     struct session_id id;
     struct session_id parent;
@@ -421,8 +527,12 @@ struct session_agent {
     struct view tools;
     struct session_sampler sampler;
     int64_t created_ms;
+    struct session_id fork_of; /* session; "": not a fork */
+    int64_t fork_index;        /* of its turn */
     struct session_turn *turns;
     size_t turn_count;
+    struct session_rewound *rewinds; /* oldest first */
+    size_t rewind_count;
 };
 
 /* A session that went on: how it had ended before, and what runs it from then on. */
@@ -444,6 +554,8 @@ struct session_tree {
     size_t resumption_count;
     struct session_agent *agents; /* in order of creation, the root first */
     size_t agent_count;
+    struct session_decision *decisions; /* in their order; not those of inherited turns */
+    size_t decision_count;
 };
 
 struct session_load_options {

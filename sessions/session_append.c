@@ -48,8 +48,8 @@ result session_create(
         store,
         "INSERT INTO session (id, created_ms, task, workspace, model, model_digest, backend,"
         " numerics_version, program_version, commit_before, seed, temperature, top_p, effort,"
-        " time_ms_max, tokens_max, window_mode, settings) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8,"
-        " ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
+        " time_ms_max, tokens_max, window_mode, settings, worktree_of) VALUES (?1, ?2, ?3, ?4, ?5,"
+        " ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
         error
     ));
     statement_bind_text(&s, 1, id_view(&id));
@@ -70,6 +70,7 @@ result session_create(
     statement_bind_i64(&s, 15, begin->time_ms_max);
     statement_bind_i64(&s, 16, begin->tokens_max);
     statement_bind_text(&s, 17, begin->window_mode);
+    statement_bind_text(&s, 19, begin->worktree_of);
     TRY(statement_run_once(&s, "session not stored", error));
     *out = id;
     return OK;
@@ -212,8 +213,9 @@ result session_turn_start(
         &s,
         store,
         "INSERT INTO turn (agent, position, started_ms)"
-        " SELECT a.number, (SELECT coalesce(max(t.position) + 1, 0) FROM turn t"
-        " WHERE t.agent = a.number), ?2 FROM agent a JOIN session s ON s.number = a.session"
+        " SELECT a.number, coalesce((SELECT max(t.position) + 1 FROM turn t WHERE t.agent ="
+        " a.number), (SELECT f.position + 1 FROM turn f WHERE f.number = a.fork_of), 0), ?2"
+        " FROM agent a JOIN session s ON s.number = a.session"
         " WHERE a.id = ?1 AND s.status = 0",
         error
     ));

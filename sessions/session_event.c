@@ -129,6 +129,7 @@ write_summary_members(struct json_writer *writer, const struct session_summary *
     write_text(writer, "verdict", summary->verdict);
     write_text(writer, "stop_reason", summary->stop_reason);
     write_text(writer, "workspace", begin->workspace);
+    write_text(writer, "worktree_of", begin->worktree_of);
     write_text(writer, "commit_before", begin->commit_before);
     write_text(writer, "commit_after", summary->commit_after);
     write_text(writer, "model", begin->model);
@@ -257,15 +258,40 @@ static void write_turn_end(struct json_writer *writer, const struct session_turn
     json_write_object_end(writer);
 }
 
+/* Only where it is set. */
+static void write_flag(struct json_writer *writer, const char *name, bool value) {
+    if (value) {
+        json_write_key(writer, name);
+        json_write_bool(writer, true);
+    }
+}
+
+static void
+write_compaction(struct json_writer *writer, const struct session_compaction *compaction) {
+    json_write_key(writer, "compaction");
+    json_write_object_begin(writer);
+    write_i64(writer, "compacted_ms", compaction->compacted_ms);
+    write_i64(writer, "tokens_before", compaction->tokens_before);
+    write_i64(writer, "tokens_after", compaction->tokens_after);
+    write_i64(writer, "pruned", compaction->pruned);
+    write_text(writer, "summary", compaction->summary);
+    json_write_object_end(writer);
+}
+
 static void write_turn(struct json_writer *writer, const struct session_turn *turn) {
     json_write_object_begin(writer);
     write_i64(writer, "number", turn->number);
     write_i64(writer, "index", turn->index);
+    write_flag(writer, "is_inherited", turn->is_inherited);
+    write_flag(writer, "is_rewound", turn->is_rewound);
     write_i64(writer, "started_ms", turn->started_ms);
     json_write_key(writer, "is_finished");
     json_write_bool(writer, turn->is_finished);
     if (turn->is_finished) {
         write_turn_end(writer, turn);
+    }
+    if (turn->compaction != NULL) {
+        write_compaction(writer, turn->compaction);
     }
     json_write_key(writer, "messages");
     json_write_array_begin(writer);
@@ -288,6 +314,42 @@ static void write_turn(struct json_writer *writer, const struct session_turn *tu
     json_write_object_end(writer);
 }
 
+static void write_rewinds(struct json_writer *writer, const struct session_agent *agent) {
+    json_write_key(writer, "rewinds");
+    json_write_array_begin(writer);
+    for (size_t i = 0; i < agent->rewind_count; i++) {
+        const struct session_rewound *rewound = &agent->rewinds[i];
+        json_write_object_begin(writer);
+        write_i64(writer, "rewound_ms", rewound->rewound_ms);
+        if (rewound->index != SESSION_REWIND_WORKSPACE_ONLY) {
+            write_i64(writer, "index", rewound->index);
+        }
+        write_text(writer, "commit_before", rewound->commit_before);
+        write_text(writer, "commit_after", rewound->commit_after);
+        json_write_object_end(writer);
+    }
+    json_write_array_end(writer);
+}
+
+static void write_decision(struct json_writer *writer, const struct session_decision *decision) {
+    json_write_object_begin(writer);
+    if (decision->turn != 0) {
+        write_i64(writer, "turn", decision->turn);
+    }
+    if (decision->call != 0) {
+        write_i64(writer, "call", decision->call);
+    }
+    write_i64(writer, "decided_ms", decision->decided_ms);
+    json_write_key(writer, "is_allowed");
+    json_write_bool(writer, decision->is_allowed);
+    write_text(writer, "kind", decision->kind);
+    write_text(writer, "subject", decision->subject);
+    write_text(writer, "decider", decision->decider);
+    write_text(writer, "rule", decision->rule);
+    write_text(writer, "reason", decision->reason);
+    json_write_object_end(writer);
+}
+
 static void write_agent(struct json_writer *writer, const struct session_agent *agent) {
     json_write_object_begin(writer);
     write_name(writer, "id", agent->id.text);
@@ -296,6 +358,13 @@ static void write_agent(struct json_writer *writer, const struct session_agent *
     write_json_text(writer, "tools", agent->tools);
     write_sampler(writer, &agent->sampler);
     write_i64(writer, "created_ms", agent->created_ms);
+    if (agent->fork_of.text[0] != '\0') {
+        write_name(writer, "fork_of", agent->fork_of.text);
+        write_i64(writer, "fork_index", agent->fork_index);
+    }
+    if (agent->rewind_count > 0) {
+        write_rewinds(writer, agent);
+    }
     json_write_key(writer, "turns");
     json_write_array_begin(writer);
     for (size_t i = 0; i < agent->turn_count; i++) {
@@ -335,6 +404,14 @@ void session_tree_write(struct json_writer *writer, const struct session_tree *t
         json_write_array_begin(writer);
         for (size_t i = 0; i < tree->resumption_count; i++) {
             write_resumption(writer, &tree->resumptions[i]);
+        }
+        json_write_array_end(writer);
+    }
+    if (tree->decision_count > 0) {
+        json_write_key(writer, "decisions");
+        json_write_array_begin(writer);
+        for (size_t i = 0; i < tree->decision_count; i++) {
+            write_decision(writer, &tree->decisions[i]);
         }
         json_write_array_end(writer);
     }

@@ -9,7 +9,7 @@
 
 #include <assert.h>
 
-#define SESSION_SCHEMA_VERSION 3
+#define SESSION_SCHEMA_VERSION 4
 #define SESSION_APPLICATION_ID 0x48727468 /* "Hrth" */
 #define SESSION_STATEMENTS_MAX 64         /* more than the SQL texts of this folder */
 #define SESSION_PATH_BYTES     4096       /* PATH_MAX of Linux */
@@ -129,6 +129,37 @@ void session_lock_release(struct session_lock *lock);
 bool session_lock_is_held(const char *directory);
 /* Name of a network file system by statfs' f_type, or null for a local one. */
 const char *session_network_file_system(long type);
+
+/* An agent's line of turns: its own, and those that it inherits from the agents it is a fork of, as they
+ * were then. stretches[0] are its own. */
+struct session_stretch {
+    int64_t agent;        /* row */
+    int64_t position_max; /* of its turns in the line */
+    int64_t rewind_max;   /* its rewinds up to this one count */
+};
+struct session_drop { /* a rewind of the agent of a stretch */
+    size_t stretch;
+    int64_t position, last_turn;
+};
+struct session_line {
+    struct session_stretch *stretches;
+    size_t count;
+    struct session_drop *drops;
+    size_t drop_count;
+};
+/* Expected errors: CORRUPT (a fork of itself), LIMIT (SESSION_FORKS_DEEP_MAX), MEMORY. */
+MUST_CHECK result session_line_load(
+    struct session_store *store, int64_t agent, struct session_line *out, struct error *error
+);
+/* Whether a rewind took the turn of a stretch out of the line. */
+bool session_line_drops(
+    const struct session_line *line, size_t stretch, int64_t position, int64_t turn
+);
+/* The same by the line's own agent alone, or (is_own false) by the others alone. */
+bool session_line_drops_by(
+    const struct session_line *line, size_t stretch, int64_t position, int64_t turn, bool is_own
+);
+void session_line_deinit(struct session_line *line); /* usable with CLEANUP */
 
 /* Memory that is freed as a whole, with a ceiling. */
 struct arena_chunk;

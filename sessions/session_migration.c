@@ -57,7 +57,49 @@ static const char to_version_3[] =
     "ALTER TABLE turn ADD COLUMN parent_seed INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE turn ADD COLUMN fork_index INTEGER NOT NULL DEFAULT -1 CHECK (fork_index >= -1);";
 
-static const struct session_migration shipped_steps[] = {{2, to_version_2}, {3, to_version_3}};
+/* To version 4: decisions, compactions, forks, rewinds, work trees. There were none before. */
+static const char to_version_4[] =
+    "ALTER TABLE session ADD COLUMN worktree_of TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE agent ADD COLUMN fork_of INTEGER REFERENCES turn (number);"
+    "ALTER TABLE agent ADD COLUMN fork_rewind INTEGER NOT NULL DEFAULT 0;"
+    "CREATE INDEX agent_by_fork ON agent (fork_of) WHERE fork_of IS NOT NULL;"
+    "CREATE TABLE decision ("
+    "    number            INTEGER PRIMARY KEY,"
+    "    session           INTEGER NOT NULL REFERENCES session (number) ON DELETE CASCADE,"
+    "    turn              INTEGER REFERENCES turn (number) ON DELETE CASCADE,"
+    "    call              INTEGER REFERENCES call (number) ON DELETE CASCADE,"
+    "    decided_ms        INTEGER NOT NULL,"
+    "    is_allowed        INTEGER NOT NULL CHECK (is_allowed IN (0, 1)),"
+    "    kind              TEXT NOT NULL,"
+    "    subject           TEXT NOT NULL,"
+    "    decider           TEXT NOT NULL,"
+    "    rule              TEXT NOT NULL,"
+    "    reason            TEXT NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX decision_by_session ON decision (session);"
+    "CREATE INDEX decision_by_turn ON decision (turn);"
+    "CREATE INDEX decision_by_call ON decision (call);"
+    "CREATE TABLE compaction ("
+    "    turn              INTEGER PRIMARY KEY REFERENCES turn (number) ON DELETE CASCADE,"
+    "    compacted_ms      INTEGER NOT NULL,"
+    "    tokens_before     INTEGER NOT NULL CHECK (tokens_before >= 0),"
+    "    tokens_after      INTEGER NOT NULL CHECK (tokens_after >= 0),"
+    "    pruned            INTEGER NOT NULL CHECK (pruned >= 0),"
+    "    summary           BLOB NOT NULL"
+    ") STRICT;"
+    "CREATE TABLE rewind ("
+    "    number            INTEGER PRIMARY KEY AUTOINCREMENT,"
+    "    agent             INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,"
+    "    rewound_ms        INTEGER NOT NULL,"
+    "    position          INTEGER CHECK (position >= -1),"
+    "    last_turn         INTEGER NOT NULL,"
+    "    commit_before     TEXT NOT NULL,"
+    "    commit_after      TEXT NOT NULL"
+    ") STRICT;"
+    "CREATE INDEX rewind_by_agent ON rewind (agent);";
+
+static const struct session_migration shipped_steps[] = {
+    {2, to_version_2}, {3, to_version_3}, {4, to_version_4}};
 
 struct session_versions session_versions_shipped(void) {
     struct session_versions versions = {

@@ -1,4 +1,4 @@
--- Tables of the session store, schema version 3. Embedded into the program at build and run once,
+-- Tables of the session store, schema version 4. Embedded into the program at build and run once,
 -- in one transaction, on an empty database. A change is a new version: a step in
 -- session_migration.c plus the same change here. Times are milliseconds since 1970-01-01 UTC;
 -- statuses are the enumerators of session.h, which are part of the format and never renumbered.
@@ -28,7 +28,8 @@ CREATE TABLE session (
     verdict           TEXT NOT NULL DEFAULT '',
     stop_reason       TEXT NOT NULL DEFAULT '',
     window_mode       TEXT NOT NULL DEFAULT '',
-    settings          TEXT NOT NULL DEFAULT ''
+    settings          TEXT NOT NULL DEFAULT '',
+    worktree_of       TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX session_by_status ON session (status) WHERE status = 0;
 
@@ -51,6 +52,9 @@ CREATE TABLE resumption (
 ) STRICT;
 CREATE INDEX resumption_by_session ON resumption (session);
 
+-- fork_of is the turn behind which the agent goes on: that turn and what its own agent had before it come
+-- first, as they were when the fork was made (rewinds up to fork_rewind). Nothing of it is copied, so a
+-- session with forks cannot be deleted before them.
 CREATE TABLE agent (
     number            INTEGER PRIMARY KEY,
     id                TEXT NOT NULL UNIQUE CHECK (length(id) = 36),
@@ -63,8 +67,11 @@ CREATE TABLE agent (
     temperature       REAL NOT NULL,
     top_p             REAL NOT NULL,
     effort            INTEGER NOT NULL,
-    settings          TEXT NOT NULL DEFAULT ''
+    settings          TEXT NOT NULL DEFAULT '',
+    fork_of           INTEGER REFERENCES turn (number),
+    fork_rewind       INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX agent_by_fork ON agent (fork_of) WHERE fork_of IS NOT NULL;
 CREATE INDEX agent_by_session ON agent (session);
 CREATE INDEX agent_by_parent ON agent (parent);
 
@@ -162,3 +169,45 @@ CREATE TABLE token_run (
     CHECK (log_probabilities IS NULL OR length(log_probabilities) = 4 * count)
 ) STRICT;
 CREATE INDEX token_run_by_turn ON token_run (turn);
+
+-- Who allowed or refused what: a call, a host of the network, a hook, a server. kind, subject and decider
+-- are words of session.h.
+CREATE TABLE decision (
+    number            INTEGER PRIMARY KEY,
+    session           INTEGER NOT NULL REFERENCES session (number) ON DELETE CASCADE,
+    turn              INTEGER REFERENCES turn (number) ON DELETE CASCADE,
+    call              INTEGER REFERENCES call (number) ON DELETE CASCADE,
+    decided_ms        INTEGER NOT NULL,
+    is_allowed        INTEGER NOT NULL CHECK (is_allowed IN (0, 1)),
+    kind              TEXT NOT NULL,
+    subject           TEXT NOT NULL,
+    decider           TEXT NOT NULL,
+    rule              TEXT NOT NULL,
+    reason            TEXT NOT NULL
+) STRICT;
+CREATE INDEX decision_by_session ON decision (session);
+CREATE INDEX decision_by_turn ON decision (turn);
+CREATE INDEX decision_by_call ON decision (call);
+
+-- The turn begins a new context, which takes the place of all that precedes it.
+CREATE TABLE compaction (
+    turn              INTEGER PRIMARY KEY REFERENCES turn (number) ON DELETE CASCADE,
+    compacted_ms      INTEGER NOT NULL,
+    tokens_before     INTEGER NOT NULL CHECK (tokens_before >= 0),
+    tokens_after      INTEGER NOT NULL CHECK (tokens_after >= 0),
+    pruned            INTEGER NOT NULL CHECK (pruned >= 0),
+    summary           BLOB NOT NULL
+) STRICT;
+
+-- Turns of an agent above `position` that were there then (numbers up to last_turn) are no part of its
+-- context any more; -1 leaves none. NULL: only the workspace went back.
+CREATE TABLE rewind (
+    number            INTEGER PRIMARY KEY AUTOINCREMENT,
+    agent             INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,
+    rewound_ms        INTEGER NOT NULL,
+    position          INTEGER CHECK (position >= -1),
+    last_turn         INTEGER NOT NULL,
+    commit_before     TEXT NOT NULL,
+    commit_after      TEXT NOT NULL
+) STRICT;
+CREATE INDEX rewind_by_agent ON rewind (agent);

@@ -1,333 +1,12 @@
-/* The queries: lists, and one session with its tree.
- *
- * Rows may come from a damaged or hostile file, so numbers are checked before they are used, and
- * all memory comes from an arena with a ceiling. A tree is read inside one transaction: a
- * consistent picture beside a writer.
- */
-#include "session_internal.h"
+/* One session with its tree, read inside one transaction: a consistent picture beside a writer. All memory
+ * comes from an arena with a ceiling. */
+#include "session_row.h"
 
-/* Lists and trees with the memory they own; the public struct comes first. */
-struct list_owner {
-    struct session_list list;
-    struct arena arena;
-};
-
+/* A tree with the memory it owns; the public struct comes first. */
 struct tree_owner {
     struct session_tree tree;
     struct arena arena;
 };
-
-#define LIST_BYTES_MAX ((size_t)256 << 20)
-
-/* ------------------------------------------------------------- small reads ---- */
-
-/* Takes columns one after the other; the first failure sticks. */
-struct row {
-    const struct statement *statement;
-    struct arena *arena;
-    struct error *error;
-    result status;
-    int column;
-};
-
-static struct row
-row_of(const struct statement *statement, struct arena *arena, struct error *error) {
-    struct row row = {statement, arena, error, OK, 0};
-    return row;
-}
-
-static int64_t take_i64(struct row *row) {
-    return statement_i64(row->statement, row->column++);
-}
-
-static double take_double(struct row *row) {
-    return statement_double(row->statement, row->column++);
-}
-
-static struct view take_bytes(struct row *row) {
-    struct view copy = {NULL, 0};
-    struct view bytes = statement_bytes(row->statement, row->column++);
-    if (is_ok(row->status)) {
-        row->status = arena_copy(row->arena, bytes, &copy, row->error);
-    }
-    return copy;
-}
-
-static struct view take_text(struct row *row) {
-    struct view text = take_bytes(row);
-    if (is_ok(row->status) && !utf8_is_valid(text)) {
-        row->status = error_set(
-            row->error,
-            RESULT_CORRUPT,
-            0,
-            __FILE__,
-            __LINE__,
-            "%s: a text that is no UTF-8",
-            row->statement->store->path
-        );
-    }
-    return text;
-}
-
-static struct session_id take_id(struct row *row) {
-    struct session_id id = {""};
-    struct view text = statement_bytes(row->statement, row->column++);
-    if (text.length != 0 && text.length != SESSION_ID_LENGTH && is_ok(row->status)) {
-        row->status = error_set(
-            row->error,
-            RESULT_CORRUPT,
-            0,
-            __FILE__,
-            __LINE__,
-            "%s: an id of %zu bytes",
-            row->statement->store->path,
-            text.length
-        );
-    } else if (text.length == SESSION_ID_LENGTH) {
-        memcpy(id.text, text.data, SESSION_ID_LENGTH);
-    }
-    return id;
-}
-
-/* A number in [0, max]: enumerators and flags. */
-static int64_t take_small(struct row *row, int64_t max, const char *what) {
-    int64_t value = take_i64(row);
-    if ((value < 0 || value > max) && is_ok(row->status)) {
-        row->status = error_set(
-            row->error,
-            RESULT_CORRUPT,
-            0,
-            __FILE__,
-            __LINE__,
-            "%s: %s is %lld, at most %lld",
-            row->statement->store->path,
-            what,
-            (long long)value,
-            (long long)max
-        );
-        return 0;
-    }
-    return value < 0 || value > max ? 0 : value;
-}
-
-static struct session_sampler take_sampler(struct row *row) {
-    struct session_sampler sampler = {0};
-    sampler.seed = (uint64_t)take_i64(row);
-    sampler.temperature = take_double(row);
-    sampler.top_p = take_double(row);
-    sampler.effort = take_i64(row);
-    sampler.settings = take_text(row);
-    return sampler;
-}
-
-/* --------------------------------------------------------------- summaries ---- */
-
-#define SUMMARY_COLUMNS                                                                            \
-    "number, id, status, created_ms, ended_ms, exit_status, task, workspace, model, model_digest," \
-    " backend, numerics_version, program_version, commit_before, seed, temperature, top_p,"        \
-    " effort, settings, time_ms_max, tokens_max, verdict, stop_reason, commit_after, window_mode"
-
-static result load_usage(
-    struct session_store *store, int64_t session, struct session_usage *out, struct error *error
-) {
-    struct session_usage usage = {0};
-    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
-    TRY(statement_begin(
-        &s,
-        store,
-        "SELECT (SELECT count(*) FROM agent WHERE session = ?1), count(*),"
-        " coalesce(sum(t.prompt_tokens), 0), coalesce(sum(t.evaluated_tokens), 0),"
-        " coalesce(sum(t.reused_tokens), 0), coalesce(sum(t.rebuilt_tokens), 0),"
-        " coalesce(sum(t.output_tokens), 0), coalesce(sum(t.drafted), 0),"
-        " coalesce(sum(t.accepted), 0), coalesce(sum(t.prefill_ms), 0),"
-        " coalesce(sum(t.decode_ms), 0)"
-        " FROM agent a JOIN turn t ON t.agent = a.number WHERE a.session = ?1",
-        error
-    ));
-    statement_bind_i64(&s, 1, session);
-    bool found = false;
-    TRY(statement_step(&s, &found, error));
-    ASSERT(found); // an aggregate always gives a row
-    int64_t *const fields[] = {
-        &usage.agents,
-        &usage.turns,
-        &usage.prompt_tokens,
-        &usage.evaluated_tokens,
-        &usage.reused_tokens,
-        &usage.rebuilt_tokens,
-        &usage.output_tokens,
-        &usage.drafted,
-        &usage.accepted,
-        &usage.prefill_ms,
-        &usage.decode_ms};
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        *fields[i] = statement_i64(&s, (int)i);
-    }
-    CLEANUP(statement_end) struct statement calls = {NULL, NULL, 0};
-    TRY(statement_begin(
-        &calls,
-        store,
-        "SELECT count(*), coalesce(sum(c.duration_ms), 0) FROM agent a"
-        " JOIN turn t ON t.agent = a.number JOIN call c ON c.turn = t.number WHERE a.session = ?1",
-        error
-    ));
-    statement_bind_i64(&calls, 1, session);
-    TRY(statement_step(&calls, &found, error));
-    ASSERT(found);
-    usage.calls = statement_i64(&calls, 0);
-    usage.tools_ms = statement_i64(&calls, 1);
-    *out = usage;
-    return OK;
-}
-
-/* `number` is the session's row, for its agents. */
-static result read_summary(
-    const struct statement *statement,
-    struct arena *arena,
-    struct session_summary *out,
-    int64_t *number,
-    struct error *error
-) {
-    struct row row = row_of(statement, arena, error);
-    struct session_summary summary = {0};
-    *number = take_i64(&row);
-    summary.id = take_id(&row);
-    summary.status = (enum session_status)take_small(&row, SESSION_INTERRUPTED, "session.status");
-    if (summary.status == SESSION_RUNNING && statement->store->writer_is_gone) {
-        summary.status = SESSION_INTERRUPTED;
-    }
-    summary.created_ms = take_i64(&row);
-    summary.ended_ms = take_i64(&row);
-    summary.exit_status = take_i64(&row);
-    struct session_begin *begin = &summary.begin;
-    begin->task = take_text(&row);
-    begin->workspace = take_text(&row);
-    begin->model = take_text(&row);
-    begin->model_digest = take_text(&row);
-    begin->backend = take_text(&row);
-    begin->numerics_version = take_text(&row);
-    begin->program_version = take_text(&row);
-    begin->commit_before = take_text(&row);
-    begin->sampler = take_sampler(&row);
-    begin->time_ms_max = take_i64(&row);
-    begin->tokens_max = take_i64(&row);
-    summary.verdict = take_text(&row);
-    summary.stop_reason = take_text(&row);
-    summary.commit_after = take_text(&row);
-    begin->window_mode = take_text(&row);
-    TRY(row.status);
-    TRY(load_usage(statement->store, *number, &summary.usage, error));
-    *out = summary;
-    return OK;
-}
-
-/* A read transaction, unless a batch is open, which already is one. Readers also find out whether
- * what they are about to see as running has anybody left to finish it. */
-static result read_begin(struct session_store *store, bool *opened, struct error *error) {
-    *opened = !store->is_batch;
-    if (!*opened) {
-        return OK;
-    }
-    bool was_held = store->mode == SESSION_READ_WRITE || session_lock_is_held(store->directory);
-    // The first read fixes the picture. A writer seen before or after it may own what is open in
-    // it: one that ended in between, or one that has just begun.
-    TRY(store_execute(store, "BEGIN; SELECT number FROM session LIMIT 1", error));
-    store->writer_is_gone = !was_held && !session_lock_is_held(store->directory);
-    return OK;
-}
-
-static void read_end(struct session_store *store, bool opened) {
-    if (opened) {
-        // Nothing was written: a failure to end a reading transaction loses nothing.
-        result_ignore(store_execute(store, "COMMIT", NULL));
-    }
-}
-
-static result fill_list(
-    struct session_store *store,
-    const struct session_filter *filter,
-    struct list_owner *owner,
-    struct error *error
-) {
-    size_t count_max = filter->count_max;
-    if (count_max == 0 || count_max > SESSION_LIST_COUNT_MAX) {
-        count_max = SESSION_LIST_COUNT_MAX;
-    }
-    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
-    TRY(statement_begin(
-        &s,
-        store,
-        "SELECT " SUMMARY_COLUMNS " FROM session WHERE (?1 = 0 OR created_ms < ?1)"
-        " AND (?2 = 0 OR created_ms >= ?2) AND (?3 = '' OR workspace = ?3)"
-        " AND (?4 < 0 OR iif(status = 0 AND ?7, 4, status) = ?4) AND (?5 = '' OR "
-        "instr(lower(task), lower(?5)) > 0)"
-        " ORDER BY created_ms DESC, number DESC LIMIT ?6",
-        error
-    ));
-    statement_bind_i64(&s, 1, filter->before_ms);
-    statement_bind_i64(&s, 2, filter->since_ms);
-    statement_bind_text(&s, 3, filter->workspace);
-    statement_bind_i64(&s, 4, filter->has_status ? (int64_t)filter->status : -1);
-    statement_bind_text(&s, 5, filter->task_part);
-    statement_bind_i64(&s, 6, (int64_t)count_max + 1);
-    statement_bind_i64(&s, 7, store->writer_is_gone ? 1 : 0);
-    struct session_list *list = &owner->list;
-    for (;;) {
-        bool found = false;
-        TRY(statement_step(&s, &found, error));
-        if (!found) {
-            return OK;
-        }
-        if (list->count == count_max) {
-            list->is_cut = true;
-            return OK;
-        }
-        void *items = list->sessions;
-        TRY(arena_grow(&owner->arena, &items, list->count, sizeof *list->sessions, error));
-        list->sessions = items;
-        int64_t number = 0;
-        struct session_summary *next = &list->sessions[list->count];
-        TRY(read_summary(&s, &owner->arena, next, &number, error));
-        list->count += 1;
-    }
-}
-
-result session_list_load(
-    struct session_store *store,
-    const struct session_filter *filter,
-    struct session_list **out,
-    struct error *error
-) {
-    static const struct session_filter all = {0};
-    struct list_owner *owner = calloc(1, sizeof *owner);
-    if (owner == NULL) {
-        FAIL(error, MEMORY, "list of sessions");
-    }
-    owner->arena.ceiling = LIST_BYTES_MAX;
-    CLEANUP(session_list_cleanup) struct session_list *list = &owner->list;
-    bool opened = false;
-    TRY(read_begin(store, &opened, error));
-    result status = fill_list(store, filter == NULL ? &all : filter, owner, error);
-    read_end(store, opened);
-    TRY_NOTE(error, status, "while listing sessions");
-    *out = TAKE(list);
-    return OK;
-}
-
-void session_list_destroy(struct session_list *list) {
-    if (list != NULL) {
-        struct list_owner *owner = (struct list_owner *)list;
-        arena_deinit(&owner->arena);
-        free(owner);
-    }
-}
-
-void session_list_cleanup(struct session_list **list) {
-    session_list_destroy(*list);
-    *list = NULL;
-}
-
-/* -------------------------------------------------------------------- tree ---- */
 
 struct loader {
     struct session_store *store;
@@ -536,8 +215,43 @@ static result read_turn(
     return row.status;
 }
 
-static result load_turns(
-    const struct loader *loader, int64_t agent, struct session_agent *out, struct error *error
+/* Null when the turn begins no new context. */
+static result
+load_compaction(const struct loader *loader, struct session_turn *turn, struct error *error) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        loader->store,
+        "SELECT compacted_ms, tokens_before, tokens_after, pruned, summary FROM compaction"
+        " WHERE turn = ?1",
+        error
+    ));
+    statement_bind_i64(&s, 1, turn->number);
+    bool found = false;
+    TRY(statement_step(&s, &found, error));
+    if (!found) {
+        return OK;
+    }
+    void *memory = NULL;
+    TRY(arena_allocate(loader->arena, sizeof(struct session_compaction), &memory, error));
+    struct session_compaction *compaction = memory;
+    struct row row = row_of(&s, loader->arena, error);
+    compaction->compacted_ms = take_i64(&row);
+    compaction->tokens_before = take_small(&row, INT64_MAX, "compaction.tokens_before");
+    compaction->tokens_after = take_small(&row, INT64_MAX, "compaction.tokens_after");
+    compaction->pruned = take_small(&row, INT64_MAX, "compaction.pruned");
+    compaction->summary = take_bytes(&row);
+    turn->compaction = compaction;
+    return row.status;
+}
+
+/* The turns of one stretch of the agent's line. */
+static result load_stretch(
+    const struct loader *loader,
+    const struct session_line *line,
+    size_t stretch,
+    struct session_agent *out,
+    struct error *error
 ) {
     CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
     TRY(statement_begin(
@@ -549,7 +263,56 @@ static result load_turns(
         " top_p, effort, settings, output_tokens, prefill_ms, decode_ms, stop_reason, rebuilt_from,"
         " miss_token, restored_host, restored_disk, block_lineage, replays,"
         " stop_detail, drafted, accepted, preempted, parent_seed, fork_index FROM turn"
-        " WHERE agent = ?1 ORDER BY position",
+        " WHERE agent = ?1 AND position <= ?2 ORDER BY position",
+        error
+    ));
+    statement_bind_i64(&s, 1, line->stretches[stretch].agent);
+    statement_bind_i64(&s, 2, line->stretches[stretch].position_max);
+    for (;;) {
+        bool found = false;
+        TRY(statement_step(&s, &found, error));
+        if (!found) {
+            return OK;
+        }
+        int64_t number = statement_i64(&s, 0), index = statement_i64(&s, 1);
+        if (session_line_drops_by(line, stretch, index, number, false)) {
+            continue; // gone before the fork
+        }
+        void *items = out->turns;
+        TRY(arena_grow(loader->arena, &items, out->turn_count, sizeof *out->turns, error));
+        out->turns = items;
+        struct session_turn *turn = &out->turns[out->turn_count];
+        TRY(read_turn(loader, &s, turn, error));
+        turn->is_inherited = stretch > 0;
+        turn->is_rewound = session_line_drops_by(line, stretch, index, number, true);
+        TRY(load_compaction(loader, turn, error));
+        TRY(load_messages(loader, turn, error));
+        TRY(load_runs(loader, turn, error));
+        TRY(load_calls(loader, turn, error));
+        out->turn_count += 1;
+    }
+}
+
+static result load_turns(
+    const struct loader *loader, int64_t agent, struct session_agent *out, struct error *error
+) {
+    CLEANUP(session_line_deinit) struct session_line line = {0};
+    TRY(session_line_load(loader->store, agent, &line, error));
+    for (size_t i = line.count; i > 0; i--) {
+        TRY(load_stretch(loader, &line, i - 1, out, error));
+    }
+    return OK;
+}
+
+static result load_rewinds(
+    const struct loader *loader, int64_t agent, struct session_agent *out, struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        loader->store,
+        "SELECT rewound_ms, coalesce(position, -2), commit_before, commit_after FROM rewind"
+        " WHERE agent = ?1 ORDER BY number",
         error
     ));
     statement_bind_i64(&s, 1, agent);
@@ -559,15 +322,55 @@ static result load_turns(
         if (!found) {
             return OK;
         }
-        void *items = out->turns;
-        TRY(arena_grow(loader->arena, &items, out->turn_count, sizeof *out->turns, error));
-        out->turns = items;
-        struct session_turn *turn = &out->turns[out->turn_count];
-        TRY(read_turn(loader, &s, turn, error));
-        TRY(load_messages(loader, turn, error));
-        TRY(load_runs(loader, turn, error));
-        TRY(load_calls(loader, turn, error));
-        out->turn_count += 1;
+        void *items = out->rewinds;
+        TRY(arena_grow(loader->arena, &items, out->rewind_count, sizeof *out->rewinds, error));
+        out->rewinds = items;
+        struct row row = row_of(&s, loader->arena, error);
+        struct session_rewound *rewound = &out->rewinds[out->rewind_count];
+        rewound->rewound_ms = take_i64(&row);
+        rewound->index = take_i64(&row);
+        rewound->commit_before = take_text(&row);
+        rewound->commit_after = take_text(&row);
+        TRY(row.status);
+        out->rewind_count += 1;
+    }
+}
+
+static result load_decisions(
+    const struct loader *loader, int64_t session, struct session_tree *tree, struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        loader->store,
+        "SELECT turn, call, decided_ms, is_allowed, kind, subject, decider, rule, reason"
+        " FROM decision WHERE session = ?1 ORDER BY number",
+        error
+    ));
+    statement_bind_i64(&s, 1, session);
+    for (;;) {
+        bool found = false;
+        TRY(statement_step(&s, &found, error));
+        if (!found) {
+            return OK;
+        }
+        void *items = tree->decisions;
+        size_t bytes = sizeof *tree->decisions;
+        TRY(arena_grow(loader->arena, &items, tree->decision_count, bytes, error));
+        tree->decisions = items;
+        struct row row = row_of(&s, loader->arena, error);
+        struct session_decision *decision = &tree->decisions[tree->decision_count];
+        decision->turn = take_i64(&row); // NULL reads as 0
+        decision->call = take_i64(&row);
+        decision->decided_ms = take_i64(&row);
+        decision->is_allowed = take_i64(&row) != 0;
+        decision->kind = take_text(&row);
+        decision->subject = take_text(&row);
+        decision->decider = take_text(&row);
+        decision->rule = take_text(&row);
+        decision->reason = take_text(&row);
+        TRY(row.status);
+        tree->decision_count += 1;
     }
 }
 
@@ -579,7 +382,10 @@ static result load_agents(
         &s,
         loader->store,
         "SELECT a.number, a.id, p.id, a.name, a.tools, a.seed, a.temperature, a.top_p, a.effort,"
-        " a.settings, a.created_ms FROM agent a LEFT JOIN agent p ON p.number = a.parent"
+        " a.settings, a.created_ms, fs.id, f.position"
+        " FROM agent a LEFT JOIN agent p ON p.number = a.parent"
+        " LEFT JOIN turn f ON f.number = a.fork_of LEFT JOIN agent fa ON fa.number = f.agent"
+        " LEFT JOIN session fs ON fs.number = fa.session"
         " WHERE a.session = ?1 ORDER BY a.number",
         error
     ));
@@ -602,8 +408,11 @@ static result load_agents(
         agent->tools = take_text(&row);
         agent->sampler = take_sampler(&row);
         agent->created_ms = take_i64(&row);
+        agent->fork_of = take_id(&row);
+        agent->fork_index = take_i64(&row);
         TRY(row.status);
         TRY(load_turns(loader, number, agent, error));
+        TRY(load_rewinds(loader, number, agent, error));
         tree->agent_count += 1;
     }
 }
@@ -677,6 +486,7 @@ static result fill_tree(
     int64_t number = 0;
     TRY(read_summary(&s, loader->arena, &tree->session, &number, error));
     TRY(load_resumptions(loader, number, tree, error));
+    TRY(load_decisions(loader, number, tree, error));
     return load_agents(loader, number, tree, error);
 }
 
