@@ -19,6 +19,7 @@
 #include "base/json.h"
 #include "capture.h"
 #include "disk_watch.h"
+#include "input_pipe.h"
 #include "launch.h"
 #include "launch_spec.h"
 #include "trust.h"
@@ -54,6 +55,7 @@ struct sandbox_call {
     bool init_is_child; /* seen as bubblewrap's child: signals surely reach the right one */
     int status_fd;
     int output_fd[2];
+    struct input_pipe input;
     struct mounts mounts;
     struct cgroup cgroup;
     bool has_cgroup;
@@ -176,6 +178,7 @@ static void discard(struct sandbox_call *call) {
     unwatch(call, &call->status_fd);
     unwatch(call, &call->output_fd[0]);
     unwatch(call, &call->output_fd[1]);
+    input_pipe_close(&call->input);
     fd_cleanup(&call->timer_fd);
     fd_cleanup(&call->epoll_fd);
     mounts_close(&call->mounts);
@@ -205,6 +208,7 @@ static result start(
     call->status_fd = launch.status_fd;
     call->output_fd[0] = launch.output_fd[0];
     call->output_fd[1] = launch.output_fd[1];
+    call->input.fd = launch.input_fd;
     call->cgroup = launch.cgroup;
     call->has_cgroup = launch.has_cgroup;
     call->wall_ms = policy->wall_ms;
@@ -215,6 +219,7 @@ static result start(
     TRY(watch(call, call->status_fd, error));
     TRY(watch(call, call->output_fd[0], error));
     TRY(watch(call, call->output_fd[1], error));
+    TRY(input_pipe_watch(&call->input, call->epoll_fd, error));
     arm_timer(call);
     return OK;
 }
@@ -242,7 +247,7 @@ result sandbox_start(
         FAIL(error, MEMORY, "no memory for a sandboxed command");
     }
     call->epoll_fd = call->timer_fd = call->pid_fd = call->init_fd = call->status_fd = -1;
-    call->output_fd[0] = call->output_fd[1] = -1;
+    call->output_fd[0] = call->output_fd[1] = call->input.fd = -1;
     call->mounts.workspace_fd = call->mounts.lock_fd = -1;
     call->command_status = -1;
     result started = start(sandbox, policy, command, call, error);
@@ -455,6 +460,18 @@ static void check_output(struct sandbox_call *call) {
     }
 }
 
+/* ---- input ---------------------------------------------------------------------------------- */
+
+result sandbox_call_write_input(
+    struct sandbox_call *call, struct view bytes, size_t *written, struct error *error
+) {
+    return input_pipe_write(&call->input, bytes, written, error);
+}
+
+void sandbox_call_end_input(struct sandbox_call *call) {
+    input_pipe_close(&call->input);
+}
+
 /* ---- the end -------------------------------------------------------------------------------- */
 
 static bool is_dead(int pid_fd) {
@@ -570,6 +587,7 @@ static void finish(struct sandbox_call *call) {
     struct sandbox_outcome *outcome = &call->outcome;
     unwatch(call, &call->output_fd[0]);
     unwatch(call, &call->output_fd[1]);
+    sandbox_call_end_input(call);
     capture_settle(&call->output[0]);
     capture_settle(&call->output[1]);
     trust_list_changes(
@@ -661,6 +679,7 @@ bool sandbox_call_step(struct sandbox_call *call) {
     }
     read_output(call, 0);
     read_output(call, 1);
+    input_pipe_step(&call->input); // who still has something to write does it now
     if (leader_is_dead && reap_leader(call)) {
         call->ended_ms = now;
         read_status(call); // what it wrote last
@@ -709,19 +728,38 @@ void sandbox_call_destroy(struct sandbox_call *call) {
     discard(call);
 }
 
-result sandbox_run(
+/* What of `input` the pipe takes; ends it behind the last byte. */
+static struct view feed(struct sandbox_call *call, struct view input) {
+    size_t written = 0;
+    if (call->input.fd < 0) {
+        return view_slice(input, input.length, 0);
+    }
+    // A command that does not want it has closed it, and its own end says the rest.
+    result_ignore(sandbox_call_write_input(call, input, &written, NULL));
+    input = view_slice(input, written, SIZE_MAX);
+    if (input.length == 0) {
+        sandbox_call_end_input(call);
+    }
+    return input;
+}
+
+result sandbox_run_with_input(
     struct sandbox *sandbox,
     const struct sandbox_policy *policy,
     const char *const *command,
+    struct view input,
     int cancel_fd,
     struct sandbox_call **out,
     struct error *error
 ) {
+    struct sandbox_policy own = *policy;
+    own.has_input = input.length > 0;
     struct sandbox_call *call = NULL;
-    TRY(sandbox_start(sandbox, policy, command, &call, error));
+    TRY(sandbox_start(sandbox, &own, command, &call, error));
     struct pollfd entries[2] = {
         {.fd = sandbox_call_fd(call), .events = POLLIN}, {.fd = cancel_fd, .events = POLLIN}};
     while (!sandbox_call_step(call)) {
+        input = feed(call, input);
         int ready = poll(entries, 2, -1);
         if (ready > 0 && entries[1].revents != 0) {
             sandbox_call_cancel(call);
@@ -730,6 +768,18 @@ result sandbox_run(
     }
     *out = call;
     return OK;
+}
+
+result sandbox_run(
+    struct sandbox *sandbox,
+    const struct sandbox_policy *policy,
+    const char *const *command,
+    int cancel_fd,
+    struct sandbox_call **out,
+    struct error *error
+) {
+    static const struct view none = {NULL, 0};
+    return sandbox_run_with_input(sandbox, policy, command, none, cancel_fd, out, error);
 }
 
 struct sandbox_output

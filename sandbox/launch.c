@@ -297,12 +297,13 @@ static result build_command_line(
     return OK;
 }
 
-/* posix_spawn, not fork: this process has threads and perhaps gigabytes mapped. */
+/* posix_spawn, not fork: this process has threads and perhaps gigabytes mapped. standard[0] may be
+ * -1 for /dev/null. */
 static int spawn(
     const char *program,
     const struct command_line *line,
     const struct fd_table *table,
-    const int output[2],
+    const int standard[3],
     pid_t *pid
 ) {
     posix_spawn_file_actions_t actions;
@@ -324,11 +325,12 @@ static int spawn(
     status = status != 0 ? status : posix_spawnattr_setsigdefault(&attributes, &all);
     short flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID;
     status = status != 0 ? status : posix_spawnattr_setflags(&attributes, flags);
-    if (status == 0) {
+    if (status == 0 && standard[0] < 0) {
         status = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     }
-    status = status != 0 ? status : posix_spawn_file_actions_adddup2(&actions, output[0], 1);
-    status = status != 0 ? status : posix_spawn_file_actions_adddup2(&actions, output[1], 2);
+    for (int i = standard[0] < 0 ? 1 : 0; i < 3 && status == 0; i++) {
+        status = posix_spawn_file_actions_adddup2(&actions, standard[i], i);
+    }
     for (size_t i = 0; i < table->count && status == 0; i++) {
         status = posix_spawn_file_actions_adddup2(
             &actions, table->source[i], LAUNCH_ARGUMENTS_FD + (int)i
@@ -346,17 +348,19 @@ static int spawn(
     return status;
 }
 
-/* A pipe whose read end does not block and whose ends do not collide with the child's numbers. */
-static result make_pipe(int ends[2], struct error *error) {
+/* A pipe whose end `ours` (0: to read, 1: to write) does not block, and whose other end does not
+ * collide with the child's numbers. */
+static result make_pipe(int ends[2], size_t ours, struct error *error) {
     int raw[2];
     if (pipe2(raw, O_CLOEXEC) != 0) {
         FAIL_FOREIGN(error, IO, errno, "pipe: %s", strerror(errno));
     }
-    ends[0] = raw[0];
-    ends[1] = fcntl(raw[1], F_DUPFD_CLOEXEC, SOURCE_FD_MIN);
+    size_t theirs = 1 - ours;
+    ends[ours] = raw[ours];
+    ends[theirs] = fcntl(raw[theirs], F_DUPFD_CLOEXEC, SOURCE_FD_MIN);
     int number = errno;
-    close(raw[1]);
-    if (ends[1] < 0 || fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0) {
+    close(raw[theirs]);
+    if (ends[theirs] < 0 || fcntl(ends[ours], F_SETFL, O_NONBLOCK) != 0) {
         FAIL_FOREIGN(error, IO, number, "pipe: %s", strerror(number));
     }
     return OK;
@@ -366,6 +370,7 @@ struct plumbing {
     int status[2];
     int output[2];
     int errors[2];
+    int input[2];
 };
 
 static void plumbing_deinit(struct plumbing *pipes) {
@@ -373,6 +378,7 @@ static void plumbing_deinit(struct plumbing *pipes) {
         fd_cleanup(&pipes->status[i]);
         fd_cleanup(&pipes->output[i]);
         fd_cleanup(&pipes->errors[i]);
+        fd_cleanup(&pipes->input[i]);
     }
 }
 
@@ -421,10 +427,13 @@ static result launch_parts(
     struct launch *launch,
     struct error *error
 ) {
-    TRY(make_pipe(pipes->status, error));
-    TRY(make_pipe(pipes->output, error));
+    TRY(make_pipe(pipes->status, 0, error));
+    TRY(make_pipe(pipes->output, 0, error));
     if (!policy->merge_output) {
-        TRY(make_pipe(pipes->errors, error));
+        TRY(make_pipe(pipes->errors, 0, error));
+    }
+    if (policy->has_input) {
+        TRY(make_pipe(pipes->input, 1, error));
     }
     TRY(build_arguments(sandbox, policy, mounts, pipes->status[1], table, error));
     size_t first_cgroup_fd = LAUNCH_ARGUMENTS_FD + table->count;
@@ -438,11 +447,11 @@ static result launch_parts(
     );
     char program[SANDBOX_PATH_BYTES + 32];
     (void)snprintf(program, sizeof program, "%s/hearth-sandbox", sandbox->probe.helper_path);
-    int writers[2] = {pipes->output[1], pipes->output[1]};
+    int standard[3] = {pipes->input[0], pipes->output[1], pipes->output[1]};
     if (!policy->merge_output) {
-        writers[1] = pipes->errors[1];
+        standard[2] = pipes->errors[1];
     }
-    int status = spawn(program, line, table, writers, &launch->pid);
+    int status = spawn(program, line, table, standard, &launch->pid);
     if (status == E2BIG) {
         FAIL_FOREIGN(error, INVALID_INPUT, status, "the command is too long for this system");
     }
@@ -467,7 +476,8 @@ result launch_command(
     struct error *error
 ) {
     struct launch launch = {.pid = -1, .pid_fd = -1, .status_fd = -1, .output_fd = {-1, -1}};
-    CLEANUP(plumbing_deinit) struct plumbing pipes = {{-1, -1}, {-1, -1}, {-1, -1}};
+    CLEANUP(plumbing_deinit)
+    struct plumbing pipes = {{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
     CLEANUP(fd_table_deinit) struct fd_table table = {.count = 0};
     result done = launch_parts(sandbox, policy, mounts, command, &pipes, &table, &launch, error);
     if (is_failed(done)) {
@@ -480,7 +490,8 @@ result launch_command(
     launch.status_fd = pipes.status[0];
     launch.output_fd[0] = pipes.output[0];
     launch.output_fd[1] = pipes.errors[0];
-    pipes.status[0] = pipes.output[0] = pipes.errors[0] = -1;
+    launch.input_fd = pipes.input[1];
+    pipes.status[0] = pipes.output[0] = pipes.errors[0] = pipes.input[1] = -1;
     *out = launch;
     return OK;
 }

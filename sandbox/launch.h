@@ -28,6 +28,7 @@ struct launch {
     int pid_fd;
     int status_fd;    /* non-blocking read end: bubblewrap's JSON and our lines */
     int output_fd[2]; /* non-blocking read ends; [1] is -1 when merged */
+    int input_fd;     /* non-blocking write end, or -1 */
     struct cgroup cgroup;
     bool has_cgroup;
 };

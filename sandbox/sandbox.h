@@ -72,6 +72,7 @@ struct sandbox_policy {
     uint64_t output_kib;  /* kept per stream: first half and last half */
     uint64_t cpu_percent; /* 100 is one core */
     bool merge_output;    /* standard error goes into the same pipe as standard output */
+    bool has_input;       /* standard input is a pipe of the host; else it is /dev/null */
     const char *const
         *protect; /* paths below the workspace that stay read-only; missing: ignored */
     size_t protect_count;
@@ -149,6 +150,17 @@ const struct sandbox_outcome *sandbox_call_outcome(const struct sandbox_call *ca
 /* Kills and waits for what still runs (at most 3 s). */
 void sandbox_call_destroy(struct sandbox_call *call);
 
+/* Writes to the command's standard input (policy.has_input) what fits its pipe, never waiting;
+ * *written may be less than `bytes`, or 0. The call's descriptor then becomes readable once there is
+ * room: step, and write the rest. The pipe takes bytes before the command runs, and holds 64 KiB that
+ * nobody may ever read. Expected errors: IO (closed by sandbox_call_end_input, by the command's end,
+ * or because nothing reads it any more). */
+MUST_CHECK result sandbox_call_write_input(
+    struct sandbox_call *call, struct view bytes, size_t *written, struct error *error
+);
+/* The command reads end of file behind what was written. Can be repeated; nothing without a pipe. */
+void sandbox_call_end_input(struct sandbox_call *call);
+
 enum sandbox_stream { SANDBOX_STDOUT, SANDBOX_STDERR };
 
 /* Raw bytes kept so far: the first and the last ones; `dropped` bytes lay in between. Borrowed,
@@ -184,6 +196,18 @@ MUST_CHECK result sandbox_run(
     struct sandbox *sandbox,
     const struct sandbox_policy *policy,
     const char *const *command,
+    int cancel_fd,
+    struct sandbox_call **out,
+    struct error *error
+);
+
+/* The same with all of `input` and then end of file as standard input. A command that ends without
+ * having read it is no failure. */
+MUST_CHECK result sandbox_run_with_input(
+    struct sandbox *sandbox,
+    const struct sandbox_policy *policy,
+    const char *const *command,
+    struct view input,
     int cancel_fd,
     struct sandbox_call **out,
     struct error *error

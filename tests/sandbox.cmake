@@ -17,6 +17,9 @@ set_tests_properties(sandbox_cases PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 hearth_test(test_sandbox SOURCES test_sandbox.c sandbox_support.c LIBRARIES sandbox base)
 hearth_test(test_sandbox_refusals SOURCES test_sandbox_refusals.c sandbox_support.c
     LIBRARIES sandbox base)
+hearth_test(test_sandbox_input SOURCES test_sandbox_input.c sandbox_support.c
+    LIBRARIES sandbox base)
+add_dependencies(test_sandbox_input hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox hearth-sandbox hearth-inner sandbox_cli)
 add_dependencies(test_sandbox_refusals hearth-sandbox hearth-inner sandbox_cli)
 hearth_test(test_beneath SOURCES test_beneath.c LIBRARIES sandbox base)
