@@ -4,198 +4,10 @@
  * (interrupt, deadline) that arrives while a generation or a tool runs cancels it and waits for its
  * answer; one that arrives while a record is written acts after it.
  */
-#include "agent.h"
-#include "call_history.h"
+#include "agent_internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
-
-enum agent_state {
-    AGENT_STATE_NEW,
-    AGENT_STATE_BEGIN,
-    AGENT_STATE_TURN,
-    AGENT_STATE_GENERATING,
-    AGENT_STATE_OUTPUT,
-    AGENT_STATE_CALL,
-    AGENT_STATE_CALLING,
-    AGENT_STATE_RESULT,
-    AGENT_STATE_TURN_END,
-    AGENT_STATE_END,
-    AGENT_STATE_FINISHED
-};
-
-struct agent {
-    enum agent_state state;
-    struct chat_conversation *conversation;
-    struct view *tool_names; /* into the conversation's system message */
-    size_t tool_count;
-    int32_t effort, turns_max, turn_tokens_max, context_max;
-    int64_t tokens_max, time_ms_max, deadline_ms;
-
-    enum agent_stop stop; /* decided */
-    char detail[AGENT_DETAIL_BYTES];
-    bool turn_is_open;
-
-    int32_t turns;        /* with those before */
-    int32_t turns_before; /* of a session that goes on */
-    int64_t tokens_sampled;
-    int32_t context_tokens;
-    int32_t append_tokens;
-    size_t conversation_bytes;
-    size_t context_messages; /* messages the sequence holds */
-    bool end_is_missing;
-
-    /* the present turn */
-    enum finish_reason reason;
-    bool has_problems;
-    char problem[AGENT_DETAIL_BYTES];
-    char stop_string[AGENT_DETAIL_BYTES];
-    size_t turn_message; /* index of the assistant's message */
-    size_t call_count;
-    size_t call_index;
-    size_t calls_total;
-    bool output_is_empty;
-
-    /* detectors */
-    int malformed_in_row;
-    int cuts_in_row, loops_in_row;
-    char notice[2 * AGENT_DETAIL_BYTES]; /* for the model before its next turn; "": none */
-    int unknown_in_row;
-    struct call_history history;
-    bool ends_task;
-};
-
-/* ---- creation ------------------------------------------------------------------------------- */
-
-static size_t message_bytes(const struct chat_message *message) {
-    size_t bytes = message->content.length + message->reasoning.length;
-    for (size_t i = 0; i < message->call_count; i++) {
-        bytes += message->calls[i].name.length + message->calls[i].arguments.length;
-    }
-    return bytes;
-}
-
-static result
-append_message(struct agent *agent, const struct chat_message *message, struct error *error) {
-    size_t bytes = message_bytes(message);
-    if (bytes > AGENT_CONVERSATION_BYTES_MAX - agent->conversation_bytes) {
-        FAIL(error, LIMIT, "the conversation would exceed %zu bytes", AGENT_CONVERSATION_BYTES_MAX);
-    }
-    TRY(chat_conversation_append(agent->conversation, message, error));
-    agent->conversation_bytes += bytes;
-    return OK;
-}
-
-/* Something that the model is told before its next turn. */
-PRINTF_LIKE(2, 3)
-static void notice_add(struct agent *agent, const char *format, ...) {
-    size_t used = strlen(agent->notice);
-    size_t room = sizeof agent->notice - used;
-    if (used > 0 && room > 1) {
-        agent->notice[used++] = ' ';
-        agent->notice[used] = '\0';
-        room--;
-    }
-    va_list arguments;
-    va_start(arguments, format);
-    int written = vsnprintf(agent->notice + used, room, format, arguments);
-    va_end(arguments);
-    ASSERT(written >= 0); /* too long: cut, and still clear */
-}
-
-/* A conversation that goes on. */
-static result
-fill_again(struct agent *agent, const struct agent_options *options, struct error *error) {
-    const struct agent_resume *resume = options->resume;
-    ASSERT(resume->message_count > 0 && resume->messages[0].role == CHAT_SYSTEM);
-    ASSERT(resume->context_messages <= resume->message_count);
-    for (size_t i = 0; i < resume->message_count; i++) {
-        struct chat_message message = resume->messages[i];
-        if (i == 0) {
-            message.tools = options->tools;
-            message.tool_count = options->tool_count;
-        }
-        TRY(append_message(agent, &message, error));
-    }
-    agent->turns = resume->turns;
-    agent->turns_before = resume->turns;
-    agent->turns_max += resume->turns;
-    agent->context_tokens = resume->context_tokens;
-    agent->context_messages = resume->context_messages;
-    agent->end_is_missing = resume->end_is_missing;
-    agent->calls_total = resume->calls_total;
-    if (agent_reason_is_cut(resume->reason)) {
-        notice_add(agent, "%s", agent_cut_text(resume->reason));
-    }
-    if (resume->has_calls) {
-        agent->turn_message = resume->turn_message;
-        agent->call_count = resume->messages[resume->turn_message].call_count;
-        agent->call_index = resume->next_call;
-        ASSERT(agent->call_index < agent->call_count);
-    }
-    return OK;
-}
-
-static result
-fill_new(struct agent *agent, const struct agent_options *options, struct error *error) {
-    const struct chat_message system = {
-        .role = CHAT_SYSTEM,
-        .content = options->system,
-        .tools = options->tools,
-        .tool_count = options->tool_count,
-    };
-    const struct chat_message user = {.role = CHAT_USER, .content = options->task};
-    TRY(append_message(agent, &system, error));
-    return append_message(agent, &user, error);
-}
-
-static result
-agent_fill(struct agent *agent, const struct agent_options *options, struct error *error) {
-    TRY(chat_conversation_create(&agent->conversation, error));
-    TRY(options->resume != NULL ? fill_again(agent, options, error)
-                                : fill_new(agent, options, error));
-    agent->tool_count = options->tool_count;
-    agent->tool_names = calloc(options->tool_count + 1, sizeof *agent->tool_names);
-    if (agent->tool_names == NULL) {
-        FAIL(error, MEMORY, "no memory for %zu tool names", options->tool_count);
-    }
-    const struct chat_message *kept = chat_conversation_messages(agent->conversation);
-    for (size_t i = 0; i < options->tool_count; i++) {
-        agent->tool_names[i] = kept[0].tools[i].name;
-    }
-    return OK;
-}
-
-result agent_create(struct agent **out, const struct agent_options *options, struct error *error) {
-    ASSERT(options->context_max > 0);
-    CLEANUP(agent_cleanup) struct agent *agent = calloc(1, sizeof *agent);
-    if (agent == NULL) {
-        FAIL(error, MEMORY, "no memory for an agent");
-    }
-    agent->effort = options->effort;
-    agent->turns_max = options->turns_max > 0 ? options->turns_max : AGENT_TURNS_MAX_DEFAULT;
-    agent->turn_tokens_max = options->turn_tokens_max;
-    agent->tokens_max = options->tokens_max;
-    agent->time_ms_max = options->time_ms_max;
-    agent->context_max = options->context_max;
-    agent->deadline_ms = INT64_MAX;
-    TRY(agent_fill(agent, options, error));
-    *out = TAKE(agent);
-    return OK;
-}
-
-void agent_destroy(struct agent *agent) {
-    if (agent != NULL) {
-        free(agent->tool_names);
-        chat_conversation_destroy(agent->conversation);
-        free(agent);
-    }
-}
-
-void agent_cleanup(struct agent **agent) {
-    agent_destroy(*agent);
-    *agent = NULL;
-}
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
@@ -251,7 +63,7 @@ static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
         const struct chat_message message = {
             .role = CHAT_USER, .content = view_of_text(agent->notice)};
         struct error error = {0};
-        if (is_failed(append_message(agent, &message, &error))) {
+        if (is_failed(agent_append(agent, &message, &error))) {
             stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
             go_to_end(agent, effects);
             return;
@@ -364,7 +176,7 @@ take_output(struct agent *agent, const struct agent_event *event, struct agent_e
         return;
     }
     struct error error = {0};
-    if (is_failed(append_message(agent, event->message, &error))) {
+    if (is_failed(agent_append(agent, event->message, &error))) {
         stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
         go_to_end(agent, effects);
         return;
@@ -388,7 +200,7 @@ static void take_cut(struct agent *agent) {
         stop_set(agent, stop, "%d turns in a row were cut", agent->cuts_in_row);
         return;
     }
-    notice_add(agent, "%s", agent_cut_text(agent->reason));
+    agent_notice(agent, "%s", agent_cut_text(agent->reason));
 }
 
 /* A turn that holds nothing usable: the model is told what was wrong and may try again, a few
@@ -403,7 +215,7 @@ static void answer_malformed(struct agent *agent, struct agent_effects *effects)
     }
     char text[AGENT_DETAIL_BYTES + 120];
     agent_malformed_text(agent->problem, text, sizeof text);
-    notice_add(agent, "%s", text);
+    agent_notice(agent, "%s", text);
     agent->state = AGENT_STATE_TURN_END;
     effect_add(effects, AGENT_RECORD_TURN_END);
 }
@@ -510,7 +322,7 @@ take_result(struct agent *agent, const struct agent_event *event, struct agent_e
             repeats
         );
     } else if (repeats == AGENT_REPEATS_MAX - 1) {
-        notice_add(
+        agent_notice(
             agent,
             "You called %.*s %d times in the same way and got the same result each time. Do "
             "something else.",
@@ -522,7 +334,7 @@ take_result(struct agent *agent, const struct agent_event *event, struct agent_e
     const struct chat_message message = {
         .role = CHAT_TOOL, .content = event->text, .call_id = call->id};
     struct error error = {0};
-    if (is_failed(append_message(agent, &message, &error))) {
+    if (is_failed(agent_append(agent, &message, &error))) {
         stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
     }
     agent->state = AGENT_STATE_RESULT;
@@ -659,58 +471,4 @@ void agent_handle(
         stop_set(agent, AGENT_STOP_INTERRUPT, "%.*s", VIEW_ARGUMENTS(who));
         act_on_wish(agent, effects);
     }
-}
-
-/* ---- questions ------------------------------------------------------------------------------ */
-
-const struct chat_conversation *agent_conversation(const struct agent *agent) {
-    return agent->conversation;
-}
-
-struct chat_options agent_chat_options(const struct agent *agent) {
-    struct chat_options options = chat_options_default();
-    options.effort = agent->effort;
-    options.keep_thinking = true;
-    return options;
-}
-
-const struct chat_call *agent_call(const struct agent *agent, size_t index) {
-    ASSERT(index < agent->call_count);
-    return &chat_conversation_messages(agent->conversation)[agent->turn_message].calls[index];
-}
-
-enum agent_stop agent_stop(const struct agent *agent) {
-    return agent->stop;
-}
-
-const char *agent_stop_detail(const struct agent *agent) {
-    return agent->detail;
-}
-
-int32_t agent_turns(const struct agent *agent) {
-    return agent->turns;
-}
-
-int32_t agent_turns_before(const struct agent *agent) {
-    return agent->turns_before;
-}
-
-int32_t agent_turns_max(const struct agent *agent) {
-    return agent->turns_max;
-}
-
-int64_t agent_tokens_sampled(const struct agent *agent) {
-    return agent->tokens_sampled;
-}
-
-int32_t agent_context_tokens(const struct agent *agent) {
-    return agent->context_tokens;
-}
-
-int64_t agent_deadline_ms(const struct agent *agent) {
-    return agent->deadline_ms;
-}
-
-bool agent_is_finished(const struct agent *agent) {
-    return agent->state == AGENT_STATE_FINISHED;
 }

@@ -1,5 +1,5 @@
 /* Between the files of the loop: one agent being driven (loop.c), its generations
- * (loop_generation.c) and its steps on workers. See loop.h. Thread: loop.
+ * (loop_generation.c), its steps on workers (loop_steps.c) and what is shown of it (loop_view.c). See loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
 #define HEARTH_RUNTIME_LOOP_INTERNAL_H
@@ -76,11 +76,22 @@ struct run {
 };
 
 /* ---- loop.c ---- */
-int64_t run_now_ms(const struct run *run);
-/* Fills in the status and shows the event. */
-void run_show(struct run *run, struct run_event *event);
 /* Gives the agent an event and carries out what it wants. */
 void run_dispatch(struct run *run, const struct agent_event *event);
+
+/* ---- loop_view.c ---- */
+int64_t run_now_ms(const struct run *run);
+void run_status_update(struct run *run);
+/* Fills in the status and shows the event. */
+void run_show(struct run *run, struct run_event *event);
+void run_show_session(struct run *run);
+/* Once for each trouble: at the beginning, or at the end when it came in between. */
+void run_show_cache_trouble(struct run *run);
+void run_show_finished(struct run *run);
+
+/* ---- loop_steps.c ---- */
+/* Starts a RECORD effect or AGENT_CALL on a worker; answered by what agent.h says. */
+void run_step(struct run *run, const struct agent_effect *effect);
 
 /* ---- loop_generation.c ---- */
 /* Starts what AGENT_GENERATE asks for; answered by AGENT_GENERATED. */

@@ -1,0 +1,187 @@
+/* An agent's making and what may be asked of it; see agent.h. */
+#include "agent_internal.h"
+
+#include <stdarg.h>
+
+/* ---- creation ------------------------------------------------------------------------------- */
+
+static size_t message_bytes(const struct chat_message *message) {
+    size_t bytes = message->content.length + message->reasoning.length;
+    for (size_t i = 0; i < message->call_count; i++) {
+        bytes += message->calls[i].name.length + message->calls[i].arguments.length;
+    }
+    return bytes;
+}
+
+result agent_append(struct agent *agent, const struct chat_message *message, struct error *error) {
+    size_t bytes = message_bytes(message);
+    if (bytes > AGENT_CONVERSATION_BYTES_MAX - agent->conversation_bytes) {
+        FAIL(error, LIMIT, "the conversation would exceed %zu bytes", AGENT_CONVERSATION_BYTES_MAX);
+    }
+    TRY(chat_conversation_append(agent->conversation, message, error));
+    agent->conversation_bytes += bytes;
+    return OK;
+}
+
+void agent_notice(struct agent *agent, const char *format, ...) {
+    size_t used = strlen(agent->notice);
+    size_t room = sizeof agent->notice - used;
+    if (used > 0 && room > 1) {
+        agent->notice[used++] = ' ';
+        agent->notice[used] = '\0';
+        room--;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    int written = vsnprintf(agent->notice + used, room, format, arguments);
+    va_end(arguments);
+    ASSERT(written >= 0); /* too long: cut, and still clear */
+}
+
+/* A conversation that goes on. */
+static result
+fill_again(struct agent *agent, const struct agent_options *options, struct error *error) {
+    const struct agent_resume *resume = options->resume;
+    ASSERT(resume->message_count > 0 && resume->messages[0].role == CHAT_SYSTEM);
+    ASSERT(resume->context_messages <= resume->message_count);
+    for (size_t i = 0; i < resume->message_count; i++) {
+        struct chat_message message = resume->messages[i];
+        if (i == 0) {
+            message.tools = options->tools;
+            message.tool_count = options->tool_count;
+        }
+        TRY(agent_append(agent, &message, error));
+    }
+    agent->turns = resume->turns;
+    agent->turns_before = resume->turns;
+    agent->turns_max += resume->turns;
+    agent->context_tokens = resume->context_tokens;
+    agent->context_messages = resume->context_messages;
+    agent->end_is_missing = resume->end_is_missing;
+    agent->calls_total = resume->calls_total;
+    if (agent_reason_is_cut(resume->reason)) {
+        agent_notice(agent, "%s", agent_cut_text(resume->reason));
+    }
+    if (resume->has_calls) {
+        agent->turn_message = resume->turn_message;
+        agent->call_count = resume->messages[resume->turn_message].call_count;
+        agent->call_index = resume->next_call;
+        ASSERT(agent->call_index < agent->call_count);
+    }
+    return OK;
+}
+
+static result
+fill_new(struct agent *agent, const struct agent_options *options, struct error *error) {
+    const struct chat_message system = {
+        .role = CHAT_SYSTEM,
+        .content = options->system,
+        .tools = options->tools,
+        .tool_count = options->tool_count,
+    };
+    const struct chat_message user = {.role = CHAT_USER, .content = options->task};
+    TRY(agent_append(agent, &system, error));
+    return agent_append(agent, &user, error);
+}
+
+static result
+agent_fill(struct agent *agent, const struct agent_options *options, struct error *error) {
+    TRY(chat_conversation_create(&agent->conversation, error));
+    TRY(options->resume != NULL ? fill_again(agent, options, error)
+                                : fill_new(agent, options, error));
+    agent->tool_count = options->tool_count;
+    agent->tool_names = calloc(options->tool_count + 1, sizeof *agent->tool_names);
+    if (agent->tool_names == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu tool names", options->tool_count);
+    }
+    const struct chat_message *kept = chat_conversation_messages(agent->conversation);
+    for (size_t i = 0; i < options->tool_count; i++) {
+        agent->tool_names[i] = kept[0].tools[i].name;
+    }
+    return OK;
+}
+
+result agent_create(struct agent **out, const struct agent_options *options, struct error *error) {
+    ASSERT(options->context_max > 0);
+    CLEANUP(agent_cleanup) struct agent *agent = calloc(1, sizeof *agent);
+    if (agent == NULL) {
+        FAIL(error, MEMORY, "no memory for an agent");
+    }
+    agent->effort = options->effort;
+    agent->turns_max = options->turns_max > 0 ? options->turns_max : AGENT_TURNS_MAX_DEFAULT;
+    agent->turn_tokens_max = options->turn_tokens_max;
+    agent->tokens_max = options->tokens_max;
+    agent->time_ms_max = options->time_ms_max;
+    agent->context_max = options->context_max;
+    agent->deadline_ms = INT64_MAX;
+    TRY(agent_fill(agent, options, error));
+    *out = TAKE(agent);
+    return OK;
+}
+
+void agent_destroy(struct agent *agent) {
+    if (agent != NULL) {
+        free(agent->tool_names);
+        chat_conversation_destroy(agent->conversation);
+        free(agent);
+    }
+}
+
+void agent_cleanup(struct agent **agent) {
+    agent_destroy(*agent);
+    *agent = NULL;
+}
+
+/* ---- questions ------------------------------------------------------------------------------ */
+
+const struct chat_conversation *agent_conversation(const struct agent *agent) {
+    return agent->conversation;
+}
+
+struct chat_options agent_chat_options(const struct agent *agent) {
+    struct chat_options options = chat_options_default();
+    options.effort = agent->effort;
+    options.keep_thinking = true;
+    return options;
+}
+
+const struct chat_call *agent_call(const struct agent *agent, size_t index) {
+    ASSERT(index < agent->call_count);
+    return &chat_conversation_messages(agent->conversation)[agent->turn_message].calls[index];
+}
+
+enum agent_stop agent_stop(const struct agent *agent) {
+    return agent->stop;
+}
+
+const char *agent_stop_detail(const struct agent *agent) {
+    return agent->detail;
+}
+
+int32_t agent_turns(const struct agent *agent) {
+    return agent->turns;
+}
+
+int32_t agent_turns_before(const struct agent *agent) {
+    return agent->turns_before;
+}
+
+int32_t agent_turns_max(const struct agent *agent) {
+    return agent->turns_max;
+}
+
+int64_t agent_tokens_sampled(const struct agent *agent) {
+    return agent->tokens_sampled;
+}
+
+int32_t agent_context_tokens(const struct agent *agent) {
+    return agent->context_tokens;
+}
+
+int64_t agent_deadline_ms(const struct agent *agent) {
+    return agent->deadline_ms;
+}
+
+bool agent_is_finished(const struct agent *agent) {
+    return agent->state == AGENT_STATE_FINISHED;
+}

@@ -1,0 +1,201 @@
+/* Steps of a run on a worker, one at a time: records and calls. See loop_internal.h. */
+#include "loop_internal.h"
+
+static enum session_status session_status_of(enum agent_stop stop) {
+    if (stop == AGENT_STOP_ANSWER || stop == AGENT_STOP_FINISH || stop == AGENT_STOP_STRING) {
+        return SESSION_DONE;
+    }
+    if (stop == AGENT_STOP_ENGINE || stop == AGENT_STOP_RECORD || stop == AGENT_STOP_TOOL) {
+        return SESSION_FAILED;
+    }
+    return SESSION_STOPPED;
+}
+
+static const struct chat_message *last_message(const struct run *run) {
+    const struct chat_conversation *conversation = agent_conversation(run->agent);
+    size_t count = chat_conversation_count(conversation);
+    ASSERT(count > 0);
+    return &chat_conversation_messages(conversation)[count - 1];
+}
+
+static result step_record_turn(struct run *run, struct error *error) {
+    const struct recorder_turn turn = {
+        .encoder = run->options->encoder,
+        .conversation = agent_conversation(run->agent),
+        .from_message = run->step.from_message,
+        .end_is_missing = run->step.end_is_missing,
+        .options = agent_chat_options(run->agent),
+    };
+    return recorder_turn_start(&run->recorder, &turn, &run->prompt_ids, error);
+}
+
+static result step_record_output(struct run *run, struct error *error) {
+    const void *floats = run->log_probabilities.data;
+    const struct recorder_generation generation = {
+        .ids = &run->output_ids,
+        .log_probabilities = floats,
+        .message = last_message(run),
+        .facts = run->has_facts ? &run->facts : NULL,
+        .reason = run->reason,
+        .stop = run_stop_met(run),
+    };
+    return recorder_output(&run->recorder, &generation, error);
+}
+
+static result step_record_end(struct run *run, struct error *error) {
+    enum agent_stop stop = agent_stop(run->agent);
+    const struct recorder_end end = {
+        .status = session_status_of(stop),
+        .verdict = agent_stop_text(stop),
+        .stop_reason = agent_stop_name(stop),
+        .exit_status = agent_stop_exit_status(stop),
+    };
+    return recorder_end(&run->recorder, &end, error);
+}
+
+static result step_call(struct run *run, struct error *error) {
+    const struct chat_call *call = agent_call(run->agent, run->step.call_index);
+    return run->options->tools.call(
+        run->options->tools.context,
+        call->name,
+        call->arguments,
+        run->step.time_ms_max,
+        &run->tool,
+        error
+    );
+}
+
+static result step_execute(struct run *run, struct error *error) {
+    enum agent_effect_type type = run->step.type;
+    if (type == AGENT_RECORD_BEGIN) {
+        return recorder_begin(&run->recorder, error);
+    }
+    if (type == AGENT_RECORD_TURN) {
+        return step_record_turn(run, error);
+    }
+    if (type == AGENT_RECORD_OUTPUT) {
+        return step_record_output(run, error);
+    }
+    if (type == AGENT_RECORD_CALL) {
+        return recorder_call_start(
+            &run->recorder, agent_call(run->agent, run->step.call_index), error
+        );
+    }
+    if (type == AGENT_CALL) {
+        return step_call(run, error);
+    }
+    if (type == AGENT_RECORD_RESULT) {
+        const struct tool_result *value = run->step.is_cancelled ? NULL : &run->tool;
+        return recorder_call_finish(&run->recorder, value, error);
+    }
+    if (type == AGENT_RECORD_TURN_END) {
+        return recorder_turn_end(
+            &run->recorder, run->has_facts ? &run->facts : NULL, run->reason, error
+        );
+    }
+    ASSERT(type == AGENT_RECORD_END);
+    return step_record_end(run, error);
+}
+
+static void step_work(uv_work_t *work) {
+    struct run *run = work->data;
+    run->step_error = (struct error){0};
+    run->step_result = step_execute(run, &run->step_error);
+}
+
+/* The declared tool of that name, or null. */
+static struct tool_time *tool_time_of(struct run *run, struct view name) {
+    for (size_t i = 0; i < run->options->agent.tool_count; i++) {
+        if (view_equals(run->tool_names[i], name)) {
+            return &run->tool_times[i];
+        }
+    }
+    return NULL;
+}
+
+/* The engine keeps the context of an agent that waits for a tool: as long as this one usually takes. */
+static void tell_waiting(struct run *run, const struct chat_call *call) {
+    const struct tool_time *time = tool_time_of(run, call->name);
+    bool is_known = time != NULL && time->calls > 0;
+    int64_t estimate_ms = is_known ? time->total_ms / time->calls : 0;
+    run->options->engine.tell(
+        run->options->engine.context, run->options->sequence, SEQUENCE_WAITING, estimate_ms
+    );
+}
+
+static void note_duration(struct run *run, const struct chat_call *call) {
+    struct tool_time *time = tool_time_of(run, call->name);
+    if (time != NULL && run->tool.duration_ms >= 0) {
+        time->calls++;
+        time->total_ms += run->tool.duration_ms;
+    }
+}
+
+static void after_call(struct run *run, bool succeeded) {
+    if (!succeeded) {
+        run_dispatch(
+            run, &(struct agent_event){.type = AGENT_CALL_FAILED, .error = &run->step_error}
+        );
+        return;
+    }
+    struct run_event shown = {
+        .type = RUN_TOOL_RESULT,
+        .call = agent_call(run->agent, run->step.call_index),
+        .tool = &run->tool,
+    };
+    note_duration(run, shown.call);
+    run_show(run, &shown);
+    run_dispatch(
+        run,
+        &(struct agent_event
+        ){.type = AGENT_CALLED,
+          .status = run->tool.status,
+          .text = buffer_view(&run->tool.text),
+          .ends_task = run->tool.ends_task}
+    );
+}
+
+static void step_done(uv_work_t *work, int status) {
+    struct run *run = work->data;
+    ASSERT(status == 0); /* steps are never cancelled in the pool's queue */
+    run->step_is_running = false;
+    bool succeeded = is_ok(run->step_result);
+    enum agent_effect_type type = run->step.type;
+    if (type == AGENT_CALL) {
+        after_call(run, succeeded);
+        return;
+    }
+    if (!succeeded) {
+        run_dispatch(
+            run, &(struct agent_event){.type = AGENT_RECORD_FAILED, .error = &run->step_error}
+        );
+        return;
+    }
+    if (type == AGENT_RECORD_BEGIN) {
+        run_show_session(run);
+        run_show_cache_trouble(run);
+    }
+    struct agent_event event = {.type = AGENT_RECORDED};
+    if (type == AGENT_RECORD_TURN) {
+        event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
+    }
+    run_dispatch(run, &event);
+}
+
+void run_step(struct run *run, const struct agent_effect *effect) {
+    ASSERT(!run->step_is_running);
+    run->step = *effect;
+    run->step_is_running = true;
+    if (effect->type == AGENT_CALL) {
+        const struct chat_call *call = agent_call(run->agent, effect->call_index);
+        struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
+        run->status.activity = "tool";
+        run_show(run, &shown);
+        tell_waiting(run, call);
+        tool_result_deinit(&run->tool);
+        tool_result_init(&run->tool);
+    }
+    run->work.data = run;
+    int status = uv_queue_work(&run->loop->uv, &run->work, step_work, step_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}

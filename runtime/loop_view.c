@@ -1,0 +1,94 @@
+/* What a run shows: its status, and the events that begin and end it. See loop_internal.h. */
+#include "loop_internal.h"
+
+int64_t run_now_ms(const struct run *run) {
+    return clock_monotonic_ms(&run->options->clock);
+}
+
+void run_status_update(struct run *run) {
+    struct run_status *status = &run->status;
+    int64_t now = run_now_ms(run);
+    int64_t deadline = agent_deadline_ms(run->agent);
+    status->time_left_ms = -1;
+    if (deadline != INT64_MAX) {
+        status->time_left_ms = deadline > now ? deadline - now : 0;
+    }
+    status->turn = agent_turns(run->agent);
+    if (run->is_generating && run->output_ids.count > 1) {
+        int64_t elapsed = now - run->first_token_ms;
+        status->tokens_per_second =
+            elapsed > 0 ? (double)(run->output_ids.count - 1) * 1000.0 / (double)elapsed : 0.0;
+    }
+}
+
+void run_show(struct run *run, struct run_event *event) {
+    run_status_update(run);
+    event->status = &run->status;
+    display_event(run->options->display, event);
+}
+
+void run_show_session(struct run *run) {
+    const struct run_options *options = run->options;
+    struct run_event event = {
+        .type = RUN_SESSION,
+        .session_id = run->recorder.session.text,
+        .task = options->agent.task,
+        .workspace = options->begin.workspace,
+        .model = options->begin.model,
+        .tools = options->tools_json,
+        .engine = &options->engine_info,
+        .sampling = &options->sampling,
+        .settings = options->settings,
+        .effort = options->agent.effort,
+        .window = options->window == WINDOW_EXACT ? "exact" : "replay",
+        .time_ms_max = options->agent.time_ms_max,
+        .tokens_max = options->agent.tokens_max,
+        .is_resumed = options->resume != NULL,
+        .context_tokens = run->status.context_tokens,
+    };
+    run_show(run, &event);
+}
+
+/* Once for each trouble: at the beginning, or at the end when it came in between. */
+void run_show_cache_trouble(struct run *run) {
+    char trouble[sizeof run->cache_trouble];
+    run->options->engine.cache_trouble(run->options->engine.context, trouble, sizeof trouble);
+    if (trouble[0] == '\0' || strcmp(trouble, run->cache_trouble) == 0) {
+        return;
+    }
+    memcpy(run->cache_trouble, trouble, sizeof trouble);
+    struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(trouble)};
+    run_show(run, &warning);
+}
+
+void run_show_finished(struct run *run) {
+    enum agent_stop stop = agent_stop(run->agent);
+    if (run->recorder.difference_is_unknown) {
+        struct run_event note = {
+            .type = RUN_NOTE,
+            .text = view_of_text("what changed is not known: there was no time for a snapshot"),
+        };
+        run_show(run, &note);
+    } else if (run->options->workspace != NULL) {
+        struct run_event changes = {
+            .type = RUN_CHANGES,
+            .difference = &run->recorder.difference,
+            .commit_before = run->recorder.commit_first,
+            .commit_after = run->recorder.commit_last,
+        };
+        run_show(run, &changes);
+    }
+    run->status.activity = "finished";
+    struct run_event event = {
+        .type = RUN_FINISHED,
+        .session_id = run->recorder.session.text,
+        .stop = agent_stop_name(stop),
+        .stop_text = agent_stop_text(stop),
+        .detail = agent_stop_detail(run->agent),
+        .exit_status = agent_stop_exit_status(stop),
+        .duration_ms = run_now_ms(run) - run->started_ms,
+        .state_option = run->options->state_option != NULL ? run->options->state_option : "",
+    };
+    run_show(run, &event);
+    display_end(run->options->display);
+}
