@@ -8,11 +8,38 @@
 
 /* ---- tool list ------------------------------------------------------------------------------ */
 
+#define TOOL_OPTIONS                                                                               \
+    {"dialect", 0, "NAME", "names and arguments: hearth (default), claude, codex"}, {              \
+        "tools", 0, "NAMES", "tools to offer, comma-separated, or all"                             \
+    }
+
 static const struct cli_option tool_list_options[] = {
+    TOOL_OPTIONS,
     {"json", 0, NULL, "the declarations as a model is given them"},
 };
 
+/* What the two options say; without --tools, `set` stays as it is. */
+static int
+tool_options(const struct cli_arguments *arguments, enum tool_dialect *dialect, uint64_t *set) {
+    const char *name = cli_value(arguments, "dialect");
+    const char *tools = cli_value(arguments, "tools");
+    struct error error = {0};
+    if (name != NULL && !tool_dialect_parse(view_of_text(name), dialect)) {
+        return cli_usage(arguments, "--dialect %s: it is hearth, claude or codex", name);
+    }
+    if (tools != NULL && is_failed(tool_set_parse(view_of_text(tools), set, &error))) {
+        return cli_usage(arguments, "--tools: %s", error.message);
+    }
+    return STATUS_DONE;
+}
+
 static int tool_list(const struct cli_arguments *arguments) {
+    enum tool_dialect dialect = TOOL_DIALECT_HEARTH;
+    uint64_t set = tool_set_all();
+    int status = tool_options(arguments, &dialect, &set);
+    if (status != STATUS_DONE) {
+        return status;
+    }
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     struct error error = {0};
@@ -20,15 +47,17 @@ static int tool_list(const struct cli_arguments *arguments) {
     if (cli_has(arguments, "json")) {
         struct json_writer writer;
         json_writer_init(&writer, &text, &error);
-        tool_declarations_write(&writer, TOOL_SET_ALL);
+        tool_declarations_write(&writer, dialect, set);
         made = json_writer_finish(&writer);
         if (is_ok(made)) {
             made = buffer_append_text(&text, "\n", &error);
         }
     }
     for (size_t i = 0; i < tool_count() && is_ok(made) && !cli_has(arguments, "json"); i++) {
-        const struct tool_descriptor *tool = tool_at(i);
-        made = buffer_append_format(&text, &error, "%-8s %s\n", tool->name, tool->description);
+        const struct tool_descriptor *tool = tool_form(i, dialect, set);
+        if ((set >> i & 1U) != 0 && tool != NULL) {
+            made = buffer_append_format(&text, &error, "%-12s %s\n", tool->name, tool->description);
+        }
     }
     if (is_failed(made)) {
         return cli_fail_error(made, &error);
@@ -48,6 +77,7 @@ const struct cli_command command_tool_list = {
 /* ---- tool call ------------------------------------------------------------------------------ */
 
 static const struct cli_option tool_call_options[] = {
+    TOOL_OPTIONS,
     {"directory", 'C', "DIR", "the workspace (default: the current directory)"},
     {"max-time", 0, "TIME", "time limit of the call (default: 2m)"},
     {"json", 0, NULL, "the whole result as one JSON object"},
@@ -120,6 +150,16 @@ static int call_with_sandbox(
     const struct cli_arguments *arguments, struct sandbox *sandbox, const char *workspace
 ) {
     int64_t time_ms_max = 0;
+    enum tool_dialect dialect = TOOL_DIALECT_HEARTH;
+    uint64_t set = 0;
+    int status = tool_options(arguments, &dialect, &set);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    size_t index = tool_index(view_of_text(arguments->words[0]));
+    if (set == 0) { /* as by default, and the one that is called */
+        set = tool_set_default(dialect) | (index == SIZE_MAX ? 0 : UINT64_C(1) << index);
+    }
     if (!cli_duration(arguments, "max-time", &time_ms_max)) {
         return STATUS_USAGE;
     }
@@ -128,7 +168,8 @@ static int call_with_sandbox(
         .workspace = workspace,
         .sandbox = sandbox,
         .policy = &policy,
-        .set = TOOL_SET_ALL,
+        .dialect = dialect,
+        .set = set,
         .time_ms_max = time_ms_max,
         .clock = clock_real(),
     };
@@ -138,7 +179,7 @@ static int call_with_sandbox(
     if (is_failed(created)) {
         return cli_fail_error(created, &error);
     }
-    int status = call_in_context(arguments, context);
+    status = call_in_context(arguments, context);
     tool_context_destroy(context);
     return status;
 }

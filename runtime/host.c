@@ -146,8 +146,8 @@ result prompt_count(
 
 /* ---- tools ---------------------------------------------------------------------------------- */
 
-static result declarations_fill(uint32_t set, struct tool_declarations *out, struct error *error) {
-    size_t starts[32];
+static result declarations_fill(uint64_t set, struct tool_declarations *out, struct error *error) {
+    size_t starts[TOOL_COUNT_MAX];
     for (size_t i = 0; i < tool_count(); i++) {
         if ((set >> i & 1U) == 0) {
             continue;
@@ -156,9 +156,10 @@ static result declarations_fill(uint32_t set, struct tool_declarations *out, str
         struct json_writer writer;
         json_writer_init(&writer, &out->texts, error);
         writer.python_separators = true; /* as the model was trained */
-        tool_declaration_write(&writer, tool_at(i));
+        const struct tool_descriptor *tool = tool_form(i, TOOL_DIALECT_HEARTH, set);
+        tool_declaration_write(&writer, tool);
         TRY(json_writer_finish(&writer));
-        out->tools[out->count].name = view_of_text(tool_at(i)->name);
+        out->tools[out->count].name = view_of_text(tool->name);
         out->count++;
     }
     /* Only now does the buffer stay where it is. */
@@ -168,13 +169,12 @@ static result declarations_fill(uint32_t set, struct tool_declarations *out, str
     }
     struct json_writer writer;
     json_writer_init(&writer, &out->json, error);
-    tool_declarations_write(&writer, set);
+    tool_declarations_write(&writer, TOOL_DIALECT_HEARTH, set);
     return json_writer_finish(&writer);
 }
 
-result tool_declarations_make(uint32_t set, struct tool_declarations *out, struct error *error) {
+result tool_declarations_make(uint64_t set, struct tool_declarations *out, struct error *error) {
     CLEANUP(tool_declarations_deinit) struct tool_declarations made = {0};
-    ASSERT(tool_count() <= 32);
     buffer_init(&made.texts, BUFFER_CEILING_DEFAULT);
     buffer_init(&made.json, BUFFER_CEILING_DEFAULT);
     made.tools = calloc(tool_count() + 1, sizeof *made.tools);

@@ -60,7 +60,7 @@ struct tool_declarations {
     struct buffer json; /* all as one JSON array */
 };
 MUST_CHECK result
-tool_declarations_make(uint32_t set, struct tool_declarations *out, struct error *error);
+tool_declarations_make(uint64_t set, struct tool_declarations *out, struct error *error);
 void tool_declarations_deinit(struct tool_declarations *declarations);
 
 /* One line: "weights 22.2 MiB mapped, ...". */

@@ -274,6 +274,7 @@ result run_host_open_tools(
         .sandbox = host->sandbox,
         .policy = &host->policy,
         .set = settings->tools,
+        .declared = settings->declared_tools,
         .clock = clock_real(),
     };
     TRY(tool_context_create(&host->tools, &options, error));

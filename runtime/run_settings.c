@@ -200,19 +200,16 @@ static int settings_workspace_again(struct run_settings *settings) {
 }
 
 /* Names of the declared tools, in a record's JSON. */
-static result recorded_tools(struct view text, uint32_t *out, struct error *error) {
+static result recorded_tools(struct view text, uint64_t *out, struct error *error) {
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     TRY_NOTE(error, json_parse(text, NULL, &document, error), "recorded tools");
-    uint32_t set = 0;
+    uint64_t set = 0;
     for (struct json_value item = json_first(json_root(document)); json_type(item) != JSON_ABSENT;
          item = json_next(item)) {
         struct view name;
         TRY_NOTE(error, json_get_string(item, "name", &name, error), "recorded tools");
-        for (size_t i = 0; i < tool_count(); i++) {
-            if (view_equals_text(name, tool_at(i)->name)) {
-                set |= UINT32_C(1) << i;
-            }
-        }
+        size_t index = tool_index(name);
+        set |= index == SIZE_MAX ? 0 : UINT64_C(1) << index;
     }
     *out = set;
     return OK;
@@ -224,7 +221,7 @@ static int settings_continue(struct run_settings *settings) {
     const struct session_tree *record = settings->record;
     const struct session_agent *agent = record->agent_count > 0 ? &record->agents[0] : NULL;
     struct session_sampler sampler = record->session.begin.sampler;
-    uint32_t declared = TOOL_SET_DEFAULT;
+    uint64_t declared = TOOL_SET_DEFAULT;
     struct error error = {0};
     for (size_t i = 0; agent != NULL && i < agent->turn_count; i++) {
         if (agent->turns[i].is_finished) {

@@ -25,8 +25,8 @@ struct run_settings {
     struct cache_settings cache;
     const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;
-    uint32_t tools;          /* that may be called */
-    uint32_t declared_tools; /* to the model */
+    uint64_t tools;          /* that may be called */
+    uint64_t declared_tools; /* to the model */
     int32_t effort;
     int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads;
     bool has_seed;

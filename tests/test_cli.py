@@ -1092,9 +1092,14 @@ def test_tool_call_goes_through_the_sandbox():
 
 
 def test_tool_list_is_what_a_prompt_declares():
-    declared = json.loads(hearth("tool", "list", "--json").stdout)
+    declared = json.loads(hearth("tool", "list", "--json", "--tools", "shell,read,edit,write").stdout)
     trained = json.loads((MINI / "default-prompt.json").read_text())["tools"]
-    assert declared[:4] == trained
+    assert declared == trained
+    names = [tool["name"] for tool in json.loads(
+        hearth("tool", "list", "--json", "--dialect", "claude", "--tools", "all").stdout)]
+    assert "Bash" in names and "shell" not in names, names
+    check(hearth("tool", "list", "--dialect", "latin"), 2, err="hearth, claude or codex")
+    check(hearth("tool", "list", "--tools", "fly"), 2, err="there are shell")
 
 
 def test_sandbox_passes_the_exit_status_on():

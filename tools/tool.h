@@ -28,36 +28,57 @@ enum tool_effect {
     TOOL_READS = 1,    /* looks at the workspace */
     TOOL_WRITES = 2,   /* changes files of the workspace */
     TOOL_EXECUTES = 4, /* starts processes in the sandbox */
-    TOOL_ENDS = 8      /* ends the task */
+    TOOL_ENDS = 8,     /* ends the task */
+    TOOL_NETWORK = 16, /* reaches the network through the runtime */
+    TOOL_FOREIGN = 32  /* is done by a server that Hearth did not write */
 };
 
-/* Static data of the registry. */
+/* What a model is told of a tool. */
 struct tool_descriptor {
     const char *name;
     const char *description;
-    const char *schema; /* JSON schema of the arguments, in the subset of tool_schema.c */
+    const char *schema; /* JSON schema of the arguments; built-in: in the subset of tool_schema.c */
     unsigned effects;   /* enum tool_effect */
     bool is_trained;    /* the bundled model knows it: shell, read, edit, write, finish */
 };
 
 /* Every built-in tool, in the order in which they are declared to a model: shell, read, edit,
- * write (what the bundled model is measured with), then finish, list, search. */
+ * write, finish (which the bundled model knows), then the others. */
 size_t tool_count(void);
+/* Its own name; of the first five the form that the bundled model was trained with. */
 const struct tool_descriptor *tool_at(size_t index);
-const struct tool_descriptor *tool_find(struct view name); /* null when there is none */
+/* By a name of any dialect: the index of tool_at, or SIZE_MAX; its descriptor, or null. */
+size_t tool_index(struct view name);
+const struct tool_descriptor *tool_find(struct view name);
+
+/* Names, argument names and descriptions that models are trained on; one implementation. */
+enum tool_dialect { TOOL_DIALECT_HEARTH, TOOL_DIALECT_CLAUDE, TOOL_DIALECT_CODEX };
+#define TOOL_DIALECT_COUNT 3
+const char *tool_dialect_name(enum tool_dialect dialect); /* "hearth", "claude", "codex" */
+bool tool_dialect_parse(struct view name, enum tool_dialect *out);
 
 /* The tools offered in a context: one bit per index of tool_at. */
-#define TOOL_SET_DEFAULT 0xFU /* shell, read, edit, write */
-#define TOOL_SET_ALL     0x7FU
+#define TOOL_COUNT_MAX   64
+#define TOOL_SET_DEFAULT ((uint64_t)0xF)  /* shell, read, edit, write */
+#define TOOL_SET_TRAINED ((uint64_t)0x1F) /* and finish */
+uint64_t tool_set_all(void);
+/* What a model of a dialect is offered when nobody says otherwise. */
+uint64_t tool_set_default(enum tool_dialect dialect);
 
-/* Comma-separated names to a set. Expected errors: INVALID_INPUT (names the unknown tool). */
-MUST_CHECK result tool_set_parse(struct view names, uint32_t *out, struct error *error);
+/* Comma-separated names, of any dialect, or "all", to a set. Expected errors: INVALID_INPUT (names
+ * the unknown tool). */
+MUST_CHECK result tool_set_parse(struct view names, uint64_t *out, struct error *error);
+
+/* A tool as it is declared in a dialect when `set` is offered; null where the dialect has none.
+ * The first five have their trained form in the dialect hearth as long as the set is within
+ * TOOL_SET_TRAINED; beyond it (a "wide" set) read, edit and others can do more. */
+const struct tool_descriptor *tool_form(size_t index, enum tool_dialect dialect, uint64_t set);
 
 /* {"name": ..., "description": ..., "parameters": {...}}, written as the model was trained (Python
  * separators when the writer has them). Errors stick in the writer. */
 void tool_declaration_write(struct json_writer *writer, const struct tool_descriptor *tool);
 /* A JSON array of the declarations of a set. */
-void tool_declarations_write(struct json_writer *writer, uint32_t set);
+void tool_declarations_write(struct json_writer *writer, enum tool_dialect dialect, uint64_t set);
 
 enum tool_status {
     TOOL_OK,        /* it ran; a command's exit status may still be non-zero */
@@ -102,7 +123,9 @@ struct tool_context_options {
      * entry by itself. */
     struct sandbox *sandbox;
     const struct sandbox_policy *policy;
-    uint32_t set;          /* tools offered; 0: TOOL_SET_DEFAULT */
+    enum tool_dialect dialect;
+    uint64_t set;          /* tools that may be called; 0: tool_set_default of the dialect */
+    uint64_t declared;     /* what the prompt declares where that is more; 0: `set` */
     int64_t time_ms_max;   /* one call; 0: TOOL_TIME_MS_DEFAULT */
     size_t text_bytes_max; /* of read, list and search; 0: TOOL_TEXT_BYTES_DEFAULT */
     struct clock clock;
@@ -123,6 +146,15 @@ void tool_context_cleanup(struct tool_context **context);
 /* Lowers the time limit of the calls that follow, as a run's deadline comes near. Same thread as
  * tool_call. `time_ms_max` <= 0 restores the context's own. */
 void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max);
+
+/* What this context offers: the forms of its set that its dialect has, in order, and behind them
+ * what servers added. Borrowed until the context's tools change. Thread: that of tool_call. */
+size_t tool_context_count(const struct tool_context *context);
+const struct tool_descriptor *tool_context_at(const struct tool_context *context, size_t index);
+const struct tool_descriptor *
+tool_context_find(const struct tool_context *context, struct view name);
+/* Their declarations as a JSON array. */
+void tool_context_declarations(const struct tool_context *context, struct json_writer *writer);
 
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
  * One call at a time per context. Thread: a worker that outlives the call (see sandbox.h); blocks

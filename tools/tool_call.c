@@ -8,22 +8,43 @@
 
 #define ARGUMENTS_VALUES_MAX 10000
 #define ARGUMENTS_DEPTH_MAX  16
+#define OFFERED_BYTES_SHOWN  ((size_t)3000) /* of names, where a thousand may be */
 
-static result parse_schemas(struct tool_context *context, struct error *error) {
-    for (size_t i = 0; i < TOOL_COUNT; i++) {
-        const struct tool_descriptor *tool = tool_at(i);
-        struct view schema = view_of_text(tool->schema);
+/* The forms of the set that the dialect has. */
+static result fill_offers(struct tool_context *context, struct error *error) {
+    const struct tool_context_options *options = &context->options;
+    context->offers = calloc(tool_count(), sizeof *context->offers);
+    if (context->offers == NULL) {
+        FAIL(error, MEMORY, "tool context: %zu tools", tool_count());
+    }
+    for (size_t i = 0; i < tool_count(); i++) {
+        const struct tool_row *row = tool_row_at(i);
+        const struct tool_descriptor *shown =
+            tool_form(i, options->dialect, options->set | options->declared);
+        bool is_possible = row->is_possible == NULL || row->is_possible(options);
+        if ((options->set >> i & 1U) == 0 || shown == NULL || !is_possible) {
+            continue;
+        }
+        struct tool_offer *offer = &context->offers[context->offer_count];
+        offer->row = row;
+        offer->shown = shown;
+        offer->run = context->is_wide && row->run_wide != NULL ? row->run_wide : row->run;
+        if (options->dialect != TOOL_DIALECT_HEARTH) {
+            const struct tool_dialect_form *form =
+                tool_dialect_find(options->dialect, row->shown.name);
+            offer->renames = form->renames;
+            offer->run = form->run != NULL ? form->run : offer->run;
+        }
+        struct view schema = view_of_text(shown->schema);
+        context->offer_count += 1; // destroy frees the schema
         TRY_NOTE(
-            error,
-            json_parse(schema, NULL, &context->schemas[i], error),
-            "schema of tool %s",
-            tool->name
+            error, json_parse(schema, NULL, &offer->schema, error), "schema of tool %s", shown->name
         );
         TRY_NOTE(
             error,
-            tool_schema_check(json_root(context->schemas[i]), error),
+            tool_schema_check(json_root(offer->schema), error),
             "schema of tool %s",
-            tool->name
+            shown->name
         );
     }
     return OK;
@@ -41,8 +62,10 @@ result tool_context_create(
     context->cancel_fd = -1;
     context->options = *options;
     if (context->options.set == 0) {
-        context->options.set = TOOL_SET_DEFAULT;
+        context->options.set = tool_set_default(options->dialect);
     }
+    context->is_wide =
+        tool_set_is_wide(options->dialect, context->options.set | context->options.declared);
     if (context->options.time_ms_max <= 0) {
         context->options.time_ms_max = TOOL_TIME_MS_DEFAULT;
     }
@@ -56,7 +79,7 @@ result tool_context_create(
     }
     context->options.workspace = context->workspace;
     TRY(beneath_open(context->workspace, &context->root, error));
-    TRY(parse_schemas(context, error));
+    TRY(fill_offers(context, error));
     context->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (context->cancel_fd < 0) {
         int code = errno;
@@ -71,9 +94,10 @@ void tool_context_destroy(struct tool_context *context) {
         return;
     }
     fd_cleanup(&context->cancel_fd);
-    for (size_t i = 0; i < TOOL_COUNT; i++) {
-        json_destroy(context->schemas[i]);
+    for (size_t i = 0; i < context->offer_count; i++) {
+        json_destroy(context->offers[i].schema);
     }
+    free(context->offers);
     beneath_close(context->root);
     free(context->workspace);
     free(context);
@@ -83,6 +107,88 @@ void tool_context_cleanup(struct tool_context **context) {
     tool_context_destroy(*context);
     *context = NULL;
 }
+
+/* ----------------------------------------------------------------- what is offered ---- */
+
+size_t tool_context_count(const struct tool_context *context) {
+    return context->offer_count;
+}
+
+const struct tool_descriptor *tool_context_at(const struct tool_context *context, size_t index) {
+    ASSERT(index < context->offer_count);
+    return context->offers[index].shown;
+}
+
+static const struct tool_offer *find_offer(const struct tool_context *context, struct view name) {
+    for (size_t i = 0; i < context->offer_count; i++) {
+        if (view_equals_text(name, context->offers[i].shown->name)) {
+            return &context->offers[i];
+        }
+    }
+    return NULL;
+}
+
+const struct tool_descriptor *
+tool_context_find(const struct tool_context *context, struct view name) {
+    const struct tool_offer *offer = find_offer(context, name);
+    return offer == NULL ? NULL : offer->shown;
+}
+
+void tool_context_declarations(const struct tool_context *context, struct json_writer *writer) {
+    json_write_array_begin(writer);
+    for (size_t i = 0; i < context->offer_count; i++) {
+        tool_declaration_write(writer, context->offers[i].shown);
+    }
+    json_write_array_end(writer);
+}
+
+const char *tool_offered_name(const struct tool_context *context, const struct tool_row *row) {
+    for (size_t i = 0; i < context->offer_count; i++) {
+        if (context->offers[i].row == row) {
+            return context->offers[i].shown->name;
+        }
+    }
+    return NULL;
+}
+
+result tool_context_add(
+    struct tool_context *context,
+    const struct tool_descriptor *shown,
+    tool_run *run,
+    void *owner,
+    struct error *error
+) {
+    ASSERT(context->running == NULL && owner != NULL);
+    if (find_offer(context, view_of_text(shown->name)) != NULL) {
+        FAIL(error, INVALID_INPUT, "there is a tool '%.64s' already", shown->name);
+    }
+    if (context->offer_count >= TOOL_COUNT_MAX + TOOL_ROWS_ADDED_MAX) {
+        FAIL(error, LIMIT, "more than %zu added tools", TOOL_ROWS_ADDED_MAX);
+    }
+    size_t bytes = (context->offer_count + 1) * sizeof *context->offers;
+    struct tool_offer *offers = realloc(context->offers, bytes);
+    if (offers == NULL) {
+        FAIL(error, MEMORY, "tool context: %zu bytes for its tools", bytes);
+    }
+    context->offers = offers;
+    offers[context->offer_count] = (struct tool_offer){.shown = shown, .run = run, .owner = owner};
+    context->offer_count += 1;
+    return OK;
+}
+
+void tool_context_remove(struct tool_context *context, const void *owner) {
+    ASSERT(context->running == NULL && owner != NULL);
+    size_t kept = 0;
+    for (size_t i = 0; i < context->offer_count; i++) {
+        if (context->offers[i].owner != owner) {
+            context->offers[kept] = context->offers[i];
+            kept += 1;
+        }
+    }
+    context->offer_count = kept;
+}
+
+/* ------------------------------------------------------------------------- calls ---- */
 
 void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max) {
     int64_t own = context->options.time_ms_max;
@@ -119,12 +225,10 @@ result tool_should_stop(
 /* "shell, read, edit, write" */
 static result
 list_offered(const struct tool_context *context, struct buffer *out, struct error *error) {
-    for (size_t i = 0; i < TOOL_COUNT; i++) {
-        if ((context->options.set >> i & 1U) != 0) {
-            TRY(buffer_append_format(
-                out, error, "%s%s", out->length == 0 ? "" : ", ", tool_at(i)->name
-            ));
-        }
+    for (size_t i = 0; i < context->offer_count && out->length < OFFERED_BYTES_SHOWN; i++) {
+        const char *separator = out->length == 0 ? "" : ", ";
+        const char *name = context->offers[i].shown->name;
+        TRY(buffer_append_format(out, error, "%s%s", separator, name));
     }
     return OK;
 }
@@ -136,7 +240,7 @@ static result refuse_unknown(
     struct error *error
 ) {
     CLEANUP(buffer_deinit) struct buffer offered = {NULL, 0, 0, 0};
-    buffer_init(&offered, 4096);
+    buffer_init(&offered, BUFFER_CEILING_DEFAULT);
     TRY(list_offered(context, &offered, error));
     return tool_answer(
         out,
@@ -149,17 +253,18 @@ static result refuse_unknown(
     );
 }
 
-static result call_known(
-    struct tool_context *context,
-    size_t index,
+/* Parses what the model wrote; *out stays null where the answer says what is wrong with it. */
+static result parse_arguments(
+    const struct tool_offer *offer,
     struct view arguments,
-    struct tool_result *out,
+    struct json_document **out,
+    struct tool_result *answer,
     struct error *error
 ) {
-    const char *name = tool_at(index)->name;
-    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    const char *name = offer->shown->name;
     const struct json_limits limits = {
         TOOL_ARGUMENTS_BYTES_MAX, ARGUMENTS_VALUES_MAX, ARGUMENTS_DEPTH_MAX};
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
     struct error why = {0};
     result parsed = json_parse(arguments, &limits, &document, &why);
     if (parsed.code == RESULT_MEMORY) {
@@ -167,7 +272,7 @@ static result call_known(
     }
     if (is_failed(parsed)) {
         return tool_answer(
-            out,
+            answer,
             TOOL_REFUSED,
             error,
             "error: the arguments of %s are not valid JSON: %s",
@@ -175,18 +280,53 @@ static result call_known(
             why.message
         );
     }
-    CLEANUP(buffer_deinit) struct buffer line = {NULL, 0, 0, 0};
-    buffer_init(&line, TOOL_RESULT_BYTES_MAX);
-    bool matches = false;
-    struct json_value schema = json_root(context->schemas[index]);
-    struct json_value root = json_root(document);
-    TRY(tool_schema_match(name, schema, root, &line, &matches, error));
-    if (!matches) {
-        return tool_answer(out, TOOL_REFUSED, error, "%s", buffer_text(&line));
+    if (offer->schema == NULL && json_type(json_root(document)) != JSON_OBJECT) {
+        return tool_answer(
+            answer, TOOL_REFUSED, error, "error: the arguments of %s must be an object", name
+        );
     }
-    bool stop = false;
-    TRY(tool_should_stop(context, out, &stop, error));
-    return stop ? OK : tool_function(index)(context, root, out, error);
+    if (offer->schema != NULL) {
+        CLEANUP(buffer_deinit) struct buffer line = {NULL, 0, 0, 0};
+        buffer_init(&line, TOOL_RESULT_BYTES_MAX);
+        bool matches = false;
+        struct json_value schema = json_root(offer->schema);
+        TRY(tool_schema_match(name, schema, json_root(document), &line, &matches, error));
+        if (!matches) {
+            return tool_answer(answer, TOOL_REFUSED, error, "%s", buffer_text(&line));
+        }
+    }
+    *out = TAKE(document);
+    return OK;
+}
+
+static result call_known(
+    struct tool_context *context,
+    const struct tool_offer *offer,
+    struct view arguments,
+    struct tool_result *out,
+    struct error *error
+) {
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    TRY(parse_arguments(offer, arguments, &document, out, error));
+    bool stop = document == NULL;
+    if (!stop) {
+        TRY(tool_should_stop(context, out, &stop, error));
+    }
+    if (stop) {
+        return OK;
+    }
+    CLEANUP(json_cleanup) struct json_document *own_names = NULL;
+    if (offer->renames != NULL) {
+        CLEANUP(buffer_deinit) struct buffer text = {NULL, 0, 0, 0};
+        buffer_init(&text, 2 * TOOL_ARGUMENTS_BYTES_MAX);
+        TRY(tool_dialect_rename(offer->renames, json_root(document), &text, error));
+        TRY(json_parse(buffer_view(&text), NULL, &own_names, error));
+    }
+    context->running = offer;
+    result status =
+        offer->run(context, json_root(own_names != NULL ? own_names : document), out, error);
+    context->running = NULL;
+    return status;
 }
 
 result tool_call(
@@ -201,14 +341,10 @@ result tool_call(
     out->started_ms = clock_wall_ms(clock);
     int64_t begin_ms = clock_monotonic_ms(clock);
     context->deadline_ms = begin_ms + context->time_ms_max;
-    const struct tool_descriptor *tool = tool_find(name);
-    size_t index = tool == NULL ? TOOL_COUNT : (size_t)(tool - tool_at(0));
-    result status = OK;
-    if (tool == NULL || (context->options.set >> index & 1U) == 0) {
-        status = refuse_unknown(context, name, out, error);
-    } else {
-        status = call_known(context, index, arguments, out, error);
-    }
+    context->call_count += 1;
+    const struct tool_offer *offer = find_offer(context, name);
+    result status = offer == NULL ? refuse_unknown(context, name, out, error)
+                                  : call_known(context, offer, arguments, out, error);
     out->duration_ms = clock_monotonic_ms(clock) - begin_ms;
     TRY_NOTE(error, status, "tool %.*s", (int)(name.length > 64 ? 64 : name.length), name.data);
     ASSERT(utf8_is_valid(buffer_view(&out->text)));

@@ -316,13 +316,25 @@ result tool_run_write(
 
 /* -------------------------------------------------------------------- list ---- */
 
+static tool_run run_list;
+
+const struct tool_row tool_row_list = {
+    .shown =
+        {"list",
+         "List a directory.",
+         OBJECT_SCHEMA(STRING_PROPERTY("path", "directory, the workspace when left out"), ""),
+         TOOL_READS,
+         false},
+    .run = run_list,
+};
+
 static const char *entry_suffix(enum beneath_kind kind) {
     static const char *const suffixes[] = {"", "/", "@", "?"}; // as ls -F marks them
     ASSERT((size_t)kind < COUNT_OF(suffixes));
     return suffixes[kind];
 }
 
-result tool_run_list(
+static result run_list(
     struct tool_context *context,
     struct json_value arguments,
     struct tool_result *out,

@@ -8,20 +8,17 @@
 
 #include <stdatomic.h>
 
-#define TOOL_COUNT            7
 #define TOOL_WORKSPACE_INSIDE "/workspace" /* where a command sees the workspace */
 #define TOOL_RESULT_BYTES_MAX ((size_t)64 << 20)
 
-struct tool_context {
-    struct tool_context_options options;
-    char *workspace; /* own copy */
-    struct beneath *root;
-    struct json_document *schemas[TOOL_COUNT];
-    int64_t time_ms_max;   /* of the next call */
-    int64_t deadline_ms;   /* of the running call, monotonic */
-    int cancel_fd;         /* eventfd: readable once cancelled */
-    atomic_bool cancelled; /* set before cancel_fd is written; any thread */
-};
+/* Schemas, spaced as the bundled model was trained with. */
+#define TYPED_PROPERTY(name, type, description)                                                    \
+    "\"" name "\": {\"type\": \"" type "\", \"description\": \"" description "\"}"
+#define STRING_PROPERTY(name, description) TYPED_PROPERTY(name, "string", description)
+#define OBJECT_SCHEMA(properties, required)                                                        \
+    "{\"type\": \"object\", \"properties\": {" properties "}, \"required\": [" required "]}"
+
+#define TOOL_ROWS_ADDED_MAX ((size_t)1000) /* of all servers together */
 
 /* Runs one tool; `arguments` match its schema. Fills text and status of `out`. */
 typedef result tool_run(
@@ -31,15 +28,86 @@ typedef result tool_run(
     struct error *error
 );
 
+/* One built-in tool. To add one: a row beside its function, and its name in tool_registry.c; its
+ * forms in other dialects are in tool_dialect.c. */
+struct tool_row {
+    struct tool_descriptor shown; /* in a set within TOOL_SET_TRAINED */
+    tool_run *run;
+    const struct tool_descriptor *wide; /* beyond it; null: the same */
+    tool_run *run_wide;                 /* null: the same */
+    /* Whether a context can offer it at all; null: always. */
+    bool (*is_possible)(const struct tool_context_options *options);
+};
+
+extern const struct tool_row tool_row_list, tool_row_search;
+
+/* A tool as another dialect has it. Before it runs, its arguments are renamed to those of the
+ * widest hearth form. */
+struct tool_dialect_form {
+    enum tool_dialect dialect;
+    const char *tool; /* its name in tool_at */
+    struct tool_descriptor shown;
+    const char *renames; /* "file_path=path old_string=old", also inside of arrays; null: none */
+    tool_run *run;       /* null: that of the row */
+};
+size_t tool_dialect_form_count(void);
+const struct tool_dialect_form *tool_dialect_form_at(size_t index);
+/* Null where the dialect has no such tool. Not for the dialect hearth. */
+const struct tool_dialect_form *tool_dialect_find(enum tool_dialect dialect, const char *tool);
+/* Writes `arguments` with the names of the hearth form. */
+MUST_CHECK result tool_dialect_rename(
+    const char *renames, struct json_value arguments, struct buffer *out, struct error *error
+);
+
+const struct tool_row *tool_row_at(size_t index);
+bool tool_set_is_wide(enum tool_dialect dialect, uint64_t set);
+
+/* One tool that a context offers. */
+struct tool_offer {
+    const struct tool_row *row;          /* null for one that was added */
+    const struct tool_descriptor *shown; /* borrowed from registry or owner */
+    tool_run *run;
+    const char *renames;          /* as in tool_dialect_form */
+    struct json_document *schema; /* null: a server checks its arguments itself */
+    void *owner;                  /* of a row that was added; null: built in */
+};
+
+struct tool_context {
+    struct tool_context_options options;
+    char *workspace; /* own copy */
+    struct beneath *root;
+    struct tool_offer *offers;
+    size_t offer_count;
+    const struct tool_offer *running; /* during a call */
+    bool is_wide;                     /* beyond what the bundled model was trained with */
+    uint64_t call_count;              /* the running one included: N of "output:N" */
+    int64_t time_ms_max;              /* of the next call */
+    int64_t deadline_ms;              /* of the running call, monotonic */
+    int cancel_fd;                    /* eventfd: readable once cancelled */
+    atomic_bool cancelled;            /* set before cancel_fd is written; any thread */
+};
+
+/* Adds a tool behind those that are there. `shown` (with its texts) and `owner` are borrowed until
+ * tool_context_remove or destroy; `run` finds the owner in context->running. Arguments reach it as
+ * a JSON object that was checked against no schema. Thread: that of tool_call. Expected errors:
+ * INVALID_INPUT (the name is taken), LIMIT, MEMORY. */
+MUST_CHECK result tool_context_add(
+    struct tool_context *context,
+    const struct tool_descriptor *shown,
+    tool_run *run,
+    void *owner,
+    struct error *error
+);
+/* Takes away all rows of an owner. */
+void tool_context_remove(struct tool_context *context, const void *owner);
+/* The name under which a built-in tool is offered here; null: it is not. */
+const char *tool_offered_name(const struct tool_context *context, const struct tool_row *row);
+
 tool_run tool_run_shell;
 tool_run tool_run_read;
 tool_run tool_run_edit;
 tool_run tool_run_write;
 tool_run tool_run_finish;
-tool_run tool_run_list;
-tool_run tool_run_search;
-
-tool_run *tool_function(size_t index);
 
 /* Sets the status and replaces the text by a formatted one, made harmless (sandbox_sanitise). */
 MUST_CHECK result tool_answer(

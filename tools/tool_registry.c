@@ -1,120 +1,187 @@
-/* The table of built-in tools.
+/* The table of built-in tools, and sets of them.
  *
  * Names, descriptions and schemas of the first five are the wording the bundled model was trained
- * with; changing a byte of them changes its prompts. To add a tool: a function, a row, TOOL_COUNT.
+ * with; changing a byte of them changes its prompts. To add a tool: a row beside its function, its
+ * declaration in tool_internal.h, a line in `rows`.
  */
 #include "tool_internal.h"
 
-#define STRING_PROPERTY(name, description)                                                         \
-    "\"" name "\": {\"type\": \"string\", \"description\": \"" description "\"}"
-#define OBJECT_SCHEMA(properties, required)                                                        \
-    "{\"type\": \"object\", \"properties\": {" properties "}, \"required\": [" required "]}"
+#include <assert.h>
 
-static const struct tool_descriptor descriptors[TOOL_COUNT] = {
-    {"shell",
-     "Run a shell command in the workspace.",
-     OBJECT_SCHEMA(STRING_PROPERTY("command", "the command line"), "\"command\""),
-     TOOL_READS | TOOL_WRITES | TOOL_EXECUTES,
-     true},
-    {"read",
-     "Read a text file.",
-     OBJECT_SCHEMA(STRING_PROPERTY("path", "file path"), "\"path\""),
-     TOOL_READS,
-     true},
-    {"edit",
-     "Replace an exact string in a file. The old text must occur once.",
-     OBJECT_SCHEMA(
-         STRING_PROPERTY("path", "file path") ", " STRING_PROPERTY(
-             "old", "exact text to replace"
-         ) ", " STRING_PROPERTY("new", "replacement"),
-         "\"path\", \"old\", \"new\""
-     ),
-     TOOL_READS | TOOL_WRITES,
-     true},
-    {"write",
-     "Write a whole file.",
-     OBJECT_SCHEMA(
-         STRING_PROPERTY("path", "file path") ", " STRING_PROPERTY("content", "new file content"),
-         "\"path\", \"content\""
-     ),
-     TOOL_WRITES,
-     true},
-    {"finish",
-     "End the task with a short summary.",
-     OBJECT_SCHEMA(STRING_PROPERTY("summary", "what was done"), "\"summary\""),
-     TOOL_ENDS,
-     true},
-    {"list",
-     "List a directory.",
-     OBJECT_SCHEMA(STRING_PROPERTY("path", "directory, the workspace when left out"), ""),
-     TOOL_READS,
-     false},
-    {"search",
-     "Search the files of the workspace for a text, or for file names that contain it.",
-     OBJECT_SCHEMA(
-         STRING_PROPERTY("text", "exact text to look for") ", " STRING_PROPERTY(
-             "path", "directory to search, the workspace when left out"
-         ) ", \"in\": {\"type\": \"string\", \"description\": \"what to search\", \"enum\": "
-           "[\"content\", \"names\"]}",
-         "\"text\""
-     ),
-     TOOL_READS,
-     false},
+static const struct tool_row row_shell = {
+    .shown =
+        {"shell",
+         "Run a shell command in the workspace.",
+         OBJECT_SCHEMA(STRING_PROPERTY("command", "the command line"), "\"command\""),
+         TOOL_READS | TOOL_WRITES | TOOL_EXECUTES,
+         true},
+    .run = tool_run_shell,
 };
 
-static tool_run *const functions[TOOL_COUNT] = {
-    tool_run_shell,
-    tool_run_read,
-    tool_run_edit,
-    tool_run_write,
-    tool_run_finish,
-    tool_run_list,
-    tool_run_search,
+static const struct tool_row row_read = {
+    .shown =
+        {"read",
+         "Read a text file.",
+         OBJECT_SCHEMA(STRING_PROPERTY("path", "file path"), "\"path\""),
+         TOOL_READS,
+         true},
+    .run = tool_run_read,
 };
+
+static const struct tool_row row_edit = {
+    .shown =
+        {"edit",
+         "Replace an exact string in a file. The old text must occur once.",
+         OBJECT_SCHEMA(
+             STRING_PROPERTY("path", "file path") ", " STRING_PROPERTY(
+                 "old", "exact text to replace"
+             ) ", " STRING_PROPERTY("new", "replacement"),
+             "\"path\", \"old\", \"new\""
+         ),
+         TOOL_READS | TOOL_WRITES,
+         true},
+    .run = tool_run_edit,
+};
+
+static const struct tool_row row_write = {
+    .shown =
+        {"write",
+         "Write a whole file.",
+         OBJECT_SCHEMA(
+             STRING_PROPERTY("path", "file path") ", " STRING_PROPERTY(
+                 "content", "new file content"
+             ),
+             "\"path\", \"content\""
+         ),
+         TOOL_WRITES,
+         true},
+    .run = tool_run_write,
+};
+
+static const struct tool_row row_finish = {
+    .shown =
+        {"finish",
+         "End the task with a short summary.",
+         OBJECT_SCHEMA(STRING_PROPERTY("summary", "what was done"), "\"summary\""),
+         TOOL_ENDS,
+         true},
+    .run = tool_run_finish,
+};
+
+static const struct tool_row *const rows[] = {
+    &row_shell,
+    &row_read,
+    &row_edit,
+    &row_write,
+    &row_finish,
+    &tool_row_list,
+    &tool_row_search,
+};
+static_assert(COUNT_OF(rows) <= TOOL_COUNT_MAX, "a set has one bit per tool");
 
 size_t tool_count(void) {
-    return TOOL_COUNT;
+    return COUNT_OF(rows);
+}
+
+const struct tool_row *tool_row_at(size_t index) {
+    ASSERT(index < COUNT_OF(rows));
+    return rows[index];
 }
 
 const struct tool_descriptor *tool_at(size_t index) {
-    ASSERT(index < TOOL_COUNT);
-    return &descriptors[index];
+    return &tool_row_at(index)->shown;
 }
 
-tool_run *tool_function(size_t index) {
-    ASSERT(index < TOOL_COUNT);
-    return functions[index];
+static size_t index_of(struct view name) {
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (view_equals_text(name, rows[i]->shown.name)) {
+            return i;
+        }
+    }
+    return SIZE_MAX;
+}
+
+size_t tool_index(struct view name) {
+    size_t index = index_of(name);
+    for (size_t i = 0; i < tool_dialect_form_count() && index == SIZE_MAX; i++) {
+        const struct tool_dialect_form *form = tool_dialect_form_at(i);
+        if (view_equals_text(name, form->shown.name)) {
+            index = index_of(view_of_text(form->tool));
+        }
+    }
+    return index;
 }
 
 const struct tool_descriptor *tool_find(struct view name) {
-    for (size_t i = 0; i < TOOL_COUNT; i++) {
-        if (view_equals_text(name, descriptors[i].name)) {
-            return &descriptors[i];
-        }
-    }
-    return NULL;
+    size_t index = tool_index(name);
+    return index == SIZE_MAX ? NULL : tool_at(index);
 }
 
-result tool_set_parse(struct view names, uint32_t *out, struct error *error) {
-    uint32_t set = 0;
+/* ---------------------------------------------------------------------- sets ---- */
+
+uint64_t tool_set_all(void) {
+    return UINT64_MAX >> (64 - COUNT_OF(rows));
+}
+
+uint64_t tool_set_default(enum tool_dialect dialect) {
+    static const char *const codex[] = {"shell", "apply_patch", "todo", "image"};
+    uint64_t set = 0;
+    for (size_t i = 0; i < COUNT_OF(codex) && dialect == TOOL_DIALECT_CODEX; i++) {
+        size_t index = index_of(view_of_text(codex[i]));
+        set |= index == SIZE_MAX ? 0 : UINT64_C(1) << index;
+    }
+    return dialect == TOOL_DIALECT_CODEX ? set : TOOL_SET_DEFAULT;
+}
+
+bool tool_set_is_wide(enum tool_dialect dialect, uint64_t set) {
+    return dialect != TOOL_DIALECT_HEARTH || (set & ~TOOL_SET_TRAINED) != 0;
+}
+
+static result fail_unknown(struct view name, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer known = {NULL, 0, 0, 0};
+    buffer_init(&known, ERROR_MESSAGE_BYTES);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        TRY(buffer_append_format(&known, error, "%s%s", i == 0 ? "" : ", ", rows[i]->shown.name));
+    }
+    FAIL(
+        error,
+        INVALID_INPUT,
+        "no tool '%.*s'; there are %s",
+        (int)(name.length > 64 ? 64 : name.length),
+        (const char *)name.data,
+        buffer_text(&known)
+    );
+}
+
+result tool_set_parse(struct view names, uint64_t *out, struct error *error) {
+    uint64_t set = 0;
     for (size_t from = 0; from <= names.length;) {
         size_t comma = view_find(names, view_of_text(","), from);
         size_t end = comma == SIZE_MAX ? names.length : comma;
         struct view name = view_slice(names, from, end - from);
-        const struct tool_descriptor *tool = tool_find(name);
-        if (tool == NULL) {
-            FAIL(
-                error,
-                INVALID_INPUT,
-                "no tool '%.*s'; there are shell, read, edit, write, finish, list, search",
-                VIEW_ARGUMENTS(name)
-            );
+        size_t index = tool_index(name);
+        if (view_equals_text(name, "all")) {
+            set |= tool_set_all();
+        } else if (index == SIZE_MAX) {
+            return fail_unknown(name, error);
+        } else {
+            set |= UINT64_C(1) << index;
         }
-        set |= 1U << (unsigned)(tool - descriptors);
         from = end + 1;
     }
     *out = set;
     return OK;
+}
+
+/* -------------------------------------------------------------- declarations ---- */
+
+const struct tool_descriptor *tool_form(size_t index, enum tool_dialect dialect, uint64_t set) {
+    const struct tool_row *row = tool_row_at(index);
+    if (dialect != TOOL_DIALECT_HEARTH) {
+        const struct tool_dialect_form *form = tool_dialect_find(dialect, row->shown.name);
+        return form == NULL ? NULL : &form->shown;
+    }
+    return row->wide != NULL && tool_set_is_wide(dialect, set) ? row->wide : &row->shown;
 }
 
 void tool_declaration_write(struct json_writer *writer, const struct tool_descriptor *tool) {
@@ -128,11 +195,12 @@ void tool_declaration_write(struct json_writer *writer, const struct tool_descri
     json_write_object_end(writer);
 }
 
-void tool_declarations_write(struct json_writer *writer, uint32_t set) {
+void tool_declarations_write(struct json_writer *writer, enum tool_dialect dialect, uint64_t set) {
     json_write_array_begin(writer);
-    for (size_t i = 0; i < TOOL_COUNT; i++) {
-        if ((set >> i & 1U) != 0) {
-            tool_declaration_write(writer, &descriptors[i]);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct tool_descriptor *tool = tool_form(i, dialect, set);
+        if ((set >> i & 1U) != 0 && tool != NULL) {
+            tool_declaration_write(writer, tool);
         }
     }
     json_write_array_end(writer);

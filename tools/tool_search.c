@@ -12,6 +12,24 @@
 #define SEARCH_FILE_BYTES_MAX  BENEATH_READ_BYTES_MAX
 #define SEARCH_LINE_CHARACTERS 200
 
+static tool_run run_search;
+
+const struct tool_row tool_row_search = {
+    .shown =
+        {"search",
+         "Search the files of the workspace for a text, or for file names that contain it.",
+         OBJECT_SCHEMA(
+             STRING_PROPERTY("text", "exact text to look for") ", " STRING_PROPERTY(
+                 "path", "directory to search, the workspace when left out"
+             ) ", \"in\": {\"type\": \"string\", \"description\": \"what to search\", \"enum\": "
+               "[\"content\", \"names\"]}",
+             "\"text\""
+         ),
+         TOOL_READS,
+         false},
+    .run = run_search,
+};
+
 struct search {
     struct tool_context *context;
     struct tool_result *out;
@@ -214,7 +232,7 @@ static result end_answer(struct search *search, struct error *error) {
     return OK;
 }
 
-result tool_run_search(
+static result run_search(
     struct tool_context *context,
     struct json_value arguments,
     struct tool_result *out,
