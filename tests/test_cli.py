@@ -1218,7 +1218,7 @@ def wanted_counters(config, count, replay):
 
 
 def test_counters_of_a_long_prompt_are_exactly_what_it_needs():
-    model = ROOT / "tests" / "data" / "golden" / "tiny-a"
+    model = ROOT / "build" / "test-data" / "golden" / "tiny-a"
     config = json.loads((model / "config.json").read_text())["text_config"]
     count = 1000 if is_slow_build() else 4000
     ids = " ".join(str(3 + i * 7919 % 1200) for i in range(count))

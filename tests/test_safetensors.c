@@ -15,6 +15,7 @@ bool test_data_find_outside(char path[TEST_PATH_MAX], const char *relative) {
 
 bool test_data_find(char path[TEST_PATH_MAX], const char *relative) {
     return find_below(path, TEST_SOURCE_DIR "/tests/data", relative) ||
+           find_below(path, TEST_SOURCE_DIR "/build/test-data", relative) ||
            test_data_find_outside(path, relative);
 }
 

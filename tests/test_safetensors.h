@@ -9,7 +9,7 @@
 
 #define TEST_PATH_MAX 1024
 
-/* Path of a data file such as "golden/tiny-a/config.json": tests/data in the source tree, else
+/* Path of a data file such as "golden/tiny-a/config.json": tests/data or build/test-data (what is packed) in the source tree, else
  * $HEARTH_TEST_DATA. False when neither has it. */
 bool test_data_find(char path[TEST_PATH_MAX], const char *relative);
 /* The same below $HEARTH_TEST_DATA only. */

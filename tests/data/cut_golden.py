@@ -2,7 +2,10 @@
 """Cuts the stored vectors of one tiny model down to what a clone carries (2.4 MB at most).
 
 Usage: cut_golden.py SOURCE_FOLDER TARGET_FOLDER
-    cut_golden.py golden/vectors/tiny-a tests/data/golden/vectors/tiny-a
+    cut_golden.py golden/vectors/tiny-a build/test-data/golden/vectors/tiny-a
+and, with golden/tiny-a beside it, packs as
+    XZ_OPT=-9e tar -C build/test-data --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner \\
+        -cJf tests/data/tiny-a.tar.xz golden/tiny-a golden/vectors/tiny-a
 
 Tensors are copied byte for byte; nothing is computed. The manifest of the source is reduced to the
 tensors kept and says, per file, how many of how many tensors were kept and by which patterns.
