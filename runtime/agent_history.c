@@ -516,13 +516,12 @@ static result write_summary(
 struct building {
     const struct agent_history *history;
     const struct agent_history_plan *plan;
-    struct chat_conversation *conversation;
-    size_t person_message;
+    struct agent_history_made made;
     struct buffer text; /* of the message at hand */
 };
 
 static void building_deinit(struct building *building) {
-    chat_conversation_destroy(building->conversation);
+    chat_conversation_destroy(building->made.conversation);
     buffer_deinit(&building->text);
 }
 
@@ -532,7 +531,7 @@ append_text(struct building *building, const struct chat_message *like, struct e
     message.content = buffer_view(&building->text);
     message.parts = NULL;
     message.part_count = 0;
-    return chat_conversation_append(building->conversation, &message, error);
+    return chat_conversation_append(building->made.conversation, &message, error);
 }
 
 /* One message as the plan leaves it. */
@@ -543,20 +542,22 @@ static result append_kept(struct building *building, size_t at, struct error *er
     bool is_in_tail = at >= plan->tail;
     buffer_clear(&building->text);
     if (at == history->person_message) {
-        building->person_message = chat_conversation_count(building->conversation);
+        building->made.person_message = chat_conversation_count(building->made.conversation);
     }
     if (!is_in_tail && is_removed(&message)) {
+        building->made.removed++;
         TRY(write_removed(&building->text, history, at, error));
         return append_text(building, &message, error);
     }
     if (message.role == CHAT_TOOL && message.content.length > plan->output_bytes_max) {
+        building->made.removed++;
         TRY(write_cut(&building->text, history, message.content, plan->output_bytes_max, error));
         return append_text(building, &message, error);
     }
     if (plan->drops_reasoning && message.role == CHAT_ASSISTANT) {
         message.reasoning = view_of(NULL, 0);
     }
-    return chat_conversation_append(building->conversation, &message, error);
+    return chat_conversation_append(building->made.conversation, &message, error);
 }
 
 /* The last message of a person, and the summary. */
@@ -567,7 +568,7 @@ static result append_middle(struct building *building, struct view summary, stru
     const struct chat_message user = {.role = CHAT_USER};
     if (person > 0) {
         struct view text = history->messages[person].content;
-        building->person_message = chat_conversation_count(building->conversation);
+        building->made.person_message = chat_conversation_count(building->made.conversation);
         buffer_clear(&building->text);
         TRY(text.length > AGENT_HISTORY_PERSON_BYTES
                 ? write_cut(&building->text, history, text, AGENT_HISTORY_PERSON_BYTES, error)
@@ -580,8 +581,7 @@ static result append_middle(struct building *building, struct view summary, stru
 }
 
 result agent_history_build(
-    struct chat_conversation **out,
-    size_t *person_message,
+    struct agent_history_made *out,
     const struct agent_history *history,
     const struct agent_history_plan *plan,
     struct view summary,
@@ -590,11 +590,14 @@ result agent_history_build(
     ASSERT(plan->step > 0 && plan->tail <= history->count);
     CLEANUP(building_deinit) struct building building = {.history = history, .plan = plan};
     buffer_init(&building.text, BUFFER_CEILING_DEFAULT);
-    TRY(chat_conversation_create(&building.conversation, error));
+    TRY(chat_conversation_create(&building.made.conversation, error));
     size_t from = 0;
     if (plan->has_summary) {
         for (; from < head_count(history); from++) {
             TRY(append_kept(&building, from, error));
+        }
+        for (size_t i = from; i < plan->tail; i++) {
+            building.made.removed += history->messages[i].role == CHAT_TOOL ? 1 : 0;
         }
         TRY(append_middle(&building, summary, error));
         from = plan->tail;
@@ -602,7 +605,7 @@ result agent_history_build(
     for (; from < history->count; from++) {
         TRY(append_kept(&building, from, error));
     }
-    *out = TAKE(building.conversation);
-    *person_message = building.person_message;
+    *out = building.made;
+    building.made.conversation = NULL;
     return OK;
 }

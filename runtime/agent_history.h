@@ -96,12 +96,16 @@ bool agent_history_plan_next(
     struct agent_history_plan *plan
 );
 
+struct agent_history_made {
+    struct chat_conversation *conversation;
+    size_t person_message; /* as in struct agent_history */
+    int32_t removed;       /* outputs of tools that were left out or cut */
+};
 /* The new conversation; `summary` is the model's, empty: it wrote none, and a list of calls stands
  * for it. Order stays, every result keeps its call. Made again from its own output with nothing in
  * between, it is the same. Expected errors: MEMORY, LIMIT. */
 MUST_CHECK result agent_history_build(
-    struct chat_conversation **out,
-    size_t *person_message, /* as in struct agent_history, of the new one */
+    struct agent_history_made *out,
     const struct agent_history *history,
     const struct agent_history_plan *plan,
     struct view summary,

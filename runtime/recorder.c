@@ -295,6 +295,70 @@ result recorder_turn_end(
     return finish_turn(recorder, facts, reason, view_of(NULL, 0), error);
 }
 
+/* ---- compaction ----------------------------------------------------------------------------- */
+
+static result append_copies(
+    struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
+) {
+    const struct chat_message *messages = chat_conversation_messages(compaction->conversation);
+    size_t count = chat_conversation_count(compaction->conversation);
+    for (size_t i = 0; i < count; i++) {
+        CLEANUP(buffer_deinit) struct buffer calls;
+        buffer_init(&calls, SESSION_TEXT_BYTES_MAX);
+        if (messages[i].call_count > 0) {
+            TRY(write_calls(&messages[i], &calls, error));
+        }
+        const struct session_message_begin message = {
+            .turn = recorder->turn,
+            .role = view_of_text(chat_role_name(messages[i].role)),
+            .text = messages[i].content,
+            .reasoning = messages[i].reasoning,
+            .calls = buffer_view(&calls),
+        };
+        TRY(session_message_append(recorder->store, &message, error));
+    }
+    return OK;
+}
+
+static result append_compaction(
+    struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
+) {
+    TRY(session_turn_start(recorder->store, &recorder->agent, &recorder->turn, error));
+    TRY(append_copies(recorder, compaction, error));
+    const struct session_run_begin run = {
+        .turn = recorder->turn,
+        .kind = SESSION_RUN_PROMPT,
+        .count = compaction->ids->count,
+        .ids = compaction->ids->ids,
+    };
+    TRY(session_run_append(recorder->store, &run, error));
+    const struct session_compaction_begin begin = {
+        .turn = recorder->turn,
+        .tokens_before = compaction->tokens_before,
+        .tokens_after = (int64_t)compaction->ids->count,
+        .pruned = compaction->removed,
+        .summary = compaction->summary,
+    };
+    TRY(session_compaction_append(recorder->store, &begin, error));
+    return finish_turn(recorder, compaction->facts, FINISH_LENGTH, view_of(NULL, 0), error);
+}
+
+result recorder_compaction(
+    struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
+) {
+    int64_t turn = recorder->turn;
+    ASSERT(!recorder->turn_is_open);
+    TRY(session_batch_begin(recorder->store, error));
+    result appended = batch_end(recorder, append_compaction(recorder, compaction, error), error);
+    if (is_failed(appended)) {
+        recorder->turn = turn;
+        return appended;
+    }
+    recorder->position = (int64_t)compaction->ids->count;
+    recorder->recorded_messages = chat_conversation_count(compaction->conversation);
+    return OK;
+}
+
 /* ---- calls ---------------------------------------------------------------------------------- */
 
 result

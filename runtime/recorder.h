@@ -86,6 +86,19 @@ MUST_CHECK result recorder_turn_end(
     struct error *error
 );
 
+/* What takes the place of the whole context. */
+struct recorder_compaction {
+    const struct chat_conversation *conversation;
+    const struct token_list *ids;
+    const struct generation_facts *facts; /* of its prefill */
+    int64_t tokens_before, removed;
+    struct view summary; /* empty: only outputs of tools gave way */
+};
+/* A turn of its own, in one batch: before it the old context stands, after it the new one. */
+MUST_CHECK result recorder_compaction(
+    struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
+);
+
 struct recorder_end {
     enum session_status status;
     const char *verdict, *stop_reason;

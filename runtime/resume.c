@@ -12,7 +12,8 @@ struct record {
     const struct session_tree *tree;
     const struct resume_options *options;
     const struct session_agent *agent;
-    bool *keeps_output;              /* [turn_count]: its output is part of the context */
+    bool *keeps_output; /* [turn_count]: its output is part of the context */
+    size_t first;       /* turn whose prompt begins the context: of a compaction, or 0 */
     const struct session_turn *last; /* null: no turn was started */
     bool last_has_output;
     bool last_is_cut;
@@ -120,6 +121,14 @@ static result take_tokens(struct record *record, struct resume *out, struct erro
         if (prompt->position >= 0) {
             rewind_to(record, out, i, prompt->position);
         }
+        if (turn->compaction != NULL) {
+            if (prompt->position != 0 || output != NULL) {
+                FAIL(
+                    error, CORRUPT, "turn %zu: a compaction that does not begin the context", i + 1
+                );
+            }
+            record->first = i;
+        }
         TRY(take_run(record, out, i, prompt, error));
         if (output != NULL) {
             if ((uint64_t)output->position != out->ids.count) {
@@ -147,9 +156,11 @@ static result parse_call(struct json_value value, struct chat_call *out, struct 
     return OK;
 }
 
-/* An assistant's message with its calls, which are JSON in the record. */
-static result
-append_assistant(struct resume *out, const struct session_message *recorded, struct error *error) {
+/* An assistant's message with its calls, which are JSON in the record. A copy is part of a prompt, not
+ * what was written in this turn. */
+static result append_assistant(
+    struct resume *out, const struct session_message *recorded, bool is_copy, struct error *error
+) {
     struct chat_call calls[CHAT_CALLS_MAX];
     struct chat_message message = {
         .role = CHAT_ASSISTANT,
@@ -174,10 +185,12 @@ append_assistant(struct resume *out, const struct session_message *recorded, str
         }
     }
     TRY(chat_conversation_append(out->conversation, &message, error));
-    out->calls_total += message.call_count;
     out->turn_message = chat_conversation_count(out->conversation) - 1;
-    out->context_messages = out->turn_message + 1;
     out->next_call = 0;
+    if (!is_copy) {
+        out->calls_total += message.call_count;
+        out->context_messages = out->turn_message + 1;
+    }
     return OK;
 }
 
@@ -187,7 +200,8 @@ static const struct chat_message *turn_message(const struct resume *out) {
 
 /* Results follow their message in the order of its calls. */
 static result append_result(struct resume *out, struct view text, struct error *error) {
-    const struct chat_message *asking = out->context_messages > 0 ? turn_message(out) : NULL;
+    bool is_asked = chat_conversation_count(out->conversation) > out->turn_message;
+    const struct chat_message *asking = is_asked ? turn_message(out) : NULL;
     if (asking == NULL || out->next_call >= asking->call_count) {
         FAIL(error, CORRUPT, "a tool's result that no call asked for");
     }
@@ -218,8 +232,11 @@ static result append_recorded(
     if (!chat_role_from_name(message->role, &role)) {
         FAIL(error, CORRUPT, "a message of '%.*s'", VIEW_ARGUMENTS(message->role));
     }
+    bool is_copy = record->agent->turns[turn].compaction != NULL;
     if (role == CHAT_ASSISTANT) {
-        return record->keeps_output[turn] ? append_assistant(out, message, error) : OK;
+        return is_copy || record->keeps_output[turn]
+                   ? append_assistant(out, message, is_copy, error)
+                   : OK;
     }
     if (role == CHAT_TOOL) {
         return append_result(out, message->text, error);
@@ -227,9 +244,30 @@ static result append_recorded(
     return append_text(out, role, message->text, error);
 }
 
+/* Calls of turns that a compaction replaced: their ids are not given again. */
+static result
+count_calls(const struct session_turn *turn, struct resume *out, struct error *error) {
+    for (size_t i = 0; turn->compaction == NULL && i < turn->message_count; i++) {
+        if (turn->messages[i].calls.length > 0) {
+            CLEANUP(json_cleanup) struct json_document *document = NULL;
+            TRY(json_parse(turn->messages[i].calls, NULL, &document, error));
+            out->calls_total += json_count(json_root(document));
+        }
+    }
+    return OK;
+}
+
 static result take_messages(const struct record *record, struct resume *out, struct error *error) {
     for (size_t i = 0; i < record->agent->turn_count; i++) {
         const struct session_turn *turn = &record->agent->turns[i];
+        if (i < record->first) {
+            result counted = count_calls(turn, out, error);
+            if (is_failed(counted) && counted.code != RESULT_MEMORY) {
+                counted.code = RESULT_CORRUPT;
+            }
+            TRY_NOTE(error, counted, "turn %zu", i + 1);
+            continue;
+        }
         size_t outputs = 0;
         for (size_t k = 0; k < turn->message_count; k++) {
             outputs += view_equals_text(turn->messages[k].role, "assistant") ? 1 : 0;
@@ -378,13 +416,20 @@ static void sample_again(struct record *record, struct resume *out) {
     rewind_to(record, out, index + 1, position);
 }
 
+/* A compaction while nothing was to be done: its prompt ends with the model's answer. */
+static bool waits_for_person(const struct session_turn *turn) {
+    return turn->compaction != NULL && turn->message_count > 0 &&
+           view_equals_text(turn->messages[turn->message_count - 1].role, "assistant");
+}
+
 static result build(struct record *record, struct resume *out, struct error *error) {
     bool has_task = record->options->task.length > 0;
     if (record->agent != NULL) {
         TRY(take_tokens(record, out, error));
     }
-    bool samples_again =
-        record->last != NULL && (!record->last_has_output || (record->last_is_cut && !has_task));
+    bool waits = record->last != NULL && waits_for_person(record->last);
+    bool samples_again = record->last != NULL && !waits &&
+                         (!record->last_has_output || (record->last_is_cut && !has_task));
     if (samples_again) {
         sample_again(record, out);
     }
@@ -397,8 +442,9 @@ static result build(struct record *record, struct resume *out, struct error *err
     } else {
         out->recorded_messages = chat_conversation_count(out->conversation);
     }
-    if (samples_again && !has_task) {
+    if (waits || (samples_again && !has_task)) {
         out->context_messages = chat_conversation_count(out->conversation);
+        out->is_done = waits && !has_task;
     } else if (!samples_again && record->last != NULL) {
         if (!has_task) {
             out->reason = cut_reason(record->last);

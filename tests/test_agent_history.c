@@ -164,12 +164,13 @@ static struct chat_conversation *build(
     size_t *person
 ) {
     struct error error = {0};
-    struct chat_conversation *out = NULL;
-    result built = agent_history_build(&out, person, history, plan, view_of_text(summary), &error);
+    struct agent_history_made made;
+    result built = agent_history_build(&made, history, plan, view_of_text(summary), &error);
     if (is_failed(built)) {
         fail_msg("%s", error.message);
     }
-    return out;
+    *person = made.person_message;
+    return made.conversation;
 }
 
 static struct view content(const struct chat_conversation *conversation, size_t at) {
