@@ -103,7 +103,7 @@ static void end(struct run *run) {
     bool is_recorded = run->recorder.session.text[0] != '\0';
     run->options->engine.tell(
         run->options->engine.context,
-        run->options->sequence,
+        run->sequence,
         is_recorded ? SEQUENCE_FINISHED : SEQUENCE_ABANDONED,
         0
     );
@@ -116,7 +116,7 @@ static void execute(struct run *run, const struct agent_effect *effect) {
     if (effect->type == AGENT_GENERATE) {
         run_generate(run, effect);
     } else if (effect->type == AGENT_CANCEL_GENERATE) {
-        run->options->engine.cancel(run->options->engine.context, run->options->sequence);
+        run->options->engine.cancel(run->options->engine.context, run->sequence);
     } else if (effect->type == AGENT_CANCEL_CALL) {
         run->options->tools.cancel(run->options->tools.context);
     } else if (effect->type == AGENT_WAIT) {
@@ -295,6 +295,7 @@ static result run_init(struct run *run, const struct run_options *options, struc
     buffer_init(&run->log_probabilities, LOGPROB_BYTES_MAX);
     tool_result_init(&run->tool);
     run->options = options;
+    run->sequence = options->sequence;
     run->recorder.store = options->store;
     run->recorder.workspace = options->workspace;
     run->recorder.begin = options->begin;
@@ -370,6 +371,7 @@ result loop_run(
         out->exit_status = agent_stop_exit_status(out->stop);
         (void)snprintf(out->detail, sizeof out->detail, "%s", agent_stop_detail(run->agent));
         out->session = run->recorder.session;
+        out->sequence = run->sequence;
     }
     run_deinit(run);
     free(run);

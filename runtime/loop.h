@@ -162,6 +162,8 @@ struct run_outcome {
     int exit_status;
     char detail[AGENT_DETAIL_BYTES]; /* may be empty */
     struct session_id session;
+    uint64_t
+        sequence; /* that holds the context now; that of the options unless a compaction changed it */
 };
 
 /* Runs one agent to its end. Expected errors: MEMORY, IO (libuv). Whatever happened to the run

@@ -54,27 +54,40 @@ static uint64_t agent_group(const struct run *run) {
     return hash != 0 ? hash : 1;
 }
 
-/* What a request asks for beside its tokens. */
-static struct generation_request
-request_of(const struct run *run, const struct agent_effect *effect) {
+struct generation_request run_request(const struct run *run, uint64_t sequence) {
     const struct run_options *options = run->options;
-    return (struct generation_request){
-        .sequence = options->sequence,
-        .append = run->prompt_ids.ids,
-        .append_count = run->prompt_ids.count,
+    struct generation_request request = {
+        .sequence = sequence,
         .sampling = options->sampling,
-        .tokens_max = effect->tokens_max,
         .window = options->window,
-        .stops = options->stops,
-        .stop_count = options->stop_count,
-        .deadline_ms = effect->deadline_ms,
         .agent = agent_group(run),
         .guard = options->guard,
-        .starts_in_thinking = options->agent.effort != CHAT_EFFORT_OFF,
-        .constraint = options->constraint,
         .speculation = options->speculation,
         .draft_max = options->draft_max,
     };
+    if (run->is_resuming) { /* a context that was computed approximately goes on as it was */
+        const struct resume *resume = options->resume;
+        request.has_contract = resume->replay_count > 0 && request.window == WINDOW_REPLAY;
+        request.contract = resume->replays;
+        request.contract_count = resume->replay_count;
+    }
+    return request;
+}
+
+/* What a turn asks for. */
+static struct generation_request
+request_of(const struct run *run, const struct agent_effect *effect) {
+    const struct run_options *options = run->options;
+    struct generation_request request = run_request(run, run->sequence);
+    request.append = run->prompt_ids.ids;
+    request.append_count = run->prompt_ids.count;
+    request.tokens_max = effect->tokens_max;
+    request.stops = options->stops;
+    request.stop_count = options->stop_count;
+    request.deadline_ms = effect->deadline_ms;
+    request.starts_in_thinking = options->agent.effort != CHAT_EFFORT_OFF;
+    request.constraint = options->constraint;
+    return request;
 }
 
 static result
@@ -90,17 +103,12 @@ generation_start(struct run *run, const struct agent_effect *effect, struct erro
     TRY(parser_start(run, effect->first_call_number, error));
     run->stuck_said_ms = 0;
     struct generation_request request = request_of(run, effect);
-    const struct resume *resume = run->options->resume;
     if (run->is_resuming) {
         TRY(token_list_append_all(
             &run->context_ids, run->prompt_ids.ids, run->prompt_ids.count, error
         ));
         request.append = run->context_ids.ids;
         request.append_count = run->context_ids.count;
-        /* A context that was computed approximately goes on as it was. */
-        request.has_contract = resume->replay_count > 0 && request.window == WINDOW_REPLAY;
-        request.contract = resume->replays;
-        request.contract_count = resume->replay_count;
     }
     TRY(run->options->engine.generate(run->options->engine.context, &request, error));
     run->is_generating = true;
@@ -217,7 +225,7 @@ static void generation_finished(struct run *run, const struct engine_event *even
 }
 
 void run_engine_event(struct run *run, const struct engine_event *event) {
-    if (event->sequence != run->options->sequence || !run->is_generating) {
+    if (event->sequence != run->sequence || !run->is_generating) {
         return;
     }
     if (event->type == ENGINE_PROGRESS) {
@@ -228,7 +236,7 @@ void run_engine_event(struct run *run, const struct engine_event *event) {
         struct error error = {0};
         if (is_failed(token_came(run, event, &error))) {
             /* Out of memory, or an id that the vocabulary does not have. */
-            run->options->engine.cancel(run->options->engine.context, run->options->sequence);
+            run->options->engine.cancel(run->options->engine.context, run->sequence);
             const struct engine_event failed = {
                 .type = ENGINE_FINISHED,
                 .sequence = event->sequence,

@@ -24,6 +24,7 @@ struct run {
     struct loop *loop;
     const struct run_options *options;
     struct agent *agent;
+    uint64_t sequence;          /* of the engine, that holds the context; a compaction changes it */
     struct chat_parser *parser; /* of the present generation */
     struct recorder recorder;
     struct view *tool_names;
@@ -94,6 +95,8 @@ void run_show_finished(struct run *run);
 void run_step(struct run *run, const struct agent_effect *effect);
 
 /* ---- loop_generation.c ---- */
+/* What all requests of a run ask for beside tokens, limits and their turn. */
+struct generation_request run_request(const struct run *run, uint64_t sequence);
 /* Starts what AGENT_GENERATE asks for; answered by AGENT_GENERATED. */
 void run_generate(struct run *run, const struct agent_effect *effect);
 /* Events of other sequences and of generations that ended are ignored. */

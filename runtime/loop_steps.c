@@ -119,7 +119,7 @@ static void tell_waiting(struct run *run, const struct chat_call *call) {
     bool is_known = time != NULL && time->calls > 0;
     int64_t estimate_ms = is_known ? time->total_ms / time->calls : 0;
     run->options->engine.tell(
-        run->options->engine.context, run->options->sequence, SEQUENCE_WAITING, estimate_ms
+        run->options->engine.context, run->sequence, SEQUENCE_WAITING, estimate_ms
     );
 }
 
