@@ -13,9 +13,10 @@
 const struct cli_command *const cli_commands[] = {
     &command_run,          &command_sessions_list, &command_sessions_show, &command_cache_show,
     &command_cache_verify, &command_cache_evict,   &command_cache_export,  &command_cache_import,
-    &command_doctor,       &command_model_inspect, &command_model_tokens,  &command_model_render,
-    &command_model_parse,  &command_model_logits,  &command_model_synth,   &command_model_bench,
-    &command_tool_list,    &command_tool_call,     &command_sandbox_run,   &command_sandbox_file,
+    &command_config_path,  &command_config,        &command_doctor,        &command_model_inspect,
+    &command_model_tokens, &command_model_render,  &command_model_parse,   &command_model_logits,
+    &command_model_synth,  &command_model_bench,   &command_tool_list,     &command_tool_call,
+    &command_sandbox_run,  &command_sandbox_file,
 };
 const size_t cli_command_count = COUNT_OF(cli_commands);
 

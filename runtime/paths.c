@@ -77,7 +77,7 @@ static result make_directories(char *path, struct error *error) {
     return OK;
 }
 
-static result home_directory(const char **out, struct error *error) {
+result path_home(const char **out, struct error *error) {
     const char *home = getenv("HOME");
     if (home == NULL || home[0] != '/') {
         const struct passwd *user = getpwuid(geteuid());
@@ -90,6 +90,17 @@ static result home_directory(const char **out, struct error *error) {
     }
     *out = home;
     return OK;
+}
+
+result path_config(struct buffer *out, struct error *error) {
+    const char *base = getenv("XDG_CONFIG_HOME");
+    const char *home = NULL;
+    buffer_init(out, PATH_MAX);
+    if (base != NULL && base[0] == '/') {
+        return buffer_append_format(out, error, "%s/hearth", base);
+    }
+    TRY(path_home(&home, error));
+    return buffer_append_format(out, error, "%s/.config/hearth", home);
 }
 
 result path_state(const char *given, bool make, struct buffer *out, struct error *error) {
@@ -108,7 +119,7 @@ result path_state(const char *given, bool make, struct buffer *out, struct error
         TRY(buffer_append_format(out, error, "%s/hearth", base));
     } else {
         const char *home = NULL;
-        TRY(home_directory(&home, error));
+        TRY(path_home(&home, error));
         TRY(buffer_append_format(out, error, "%s/.local/state/hearth", home));
     }
     return make ? make_directories((char *)out->data, error) : OK;

@@ -12,6 +12,10 @@ MUST_CHECK result path_model_default(struct buffer *out, struct error *error);
 /* `given` (made absolute), or $XDG_STATE_HOME/hearth, or ~/.local/state/hearth. Parents are made when `make` is
  * set; the directory itself is left to the store. Expected errors: NOT_FOUND (no home), IO. */
 MUST_CHECK result path_state(const char *given, bool make, struct buffer *out, struct error *error);
+/* The user's home. Borrowed from the environment or getpwuid. Expected errors: NOT_FOUND. */
+MUST_CHECK result path_home(const char **out, struct error *error);
+/* $XDG_CONFIG_HOME/hearth, or ~/.config/hearth; may be missing. Expected errors: NOT_FOUND (no home). */
+MUST_CHECK result path_config(struct buffer *out, struct error *error);
 /* Absolute, symlinks resolved; must be a directory. Expected errors: NOT_FOUND, INVALID_INPUT. */
 MUST_CHECK result path_directory(const char *given, struct buffer *out, struct error *error);
 /* Directory of the cache on disk, in a state directory. */

@@ -1,0 +1,254 @@
+/* hearth config: every key with its value and where it came from. */
+#include "cli.h"
+#include "config.h"
+#include "paths.h"
+
+#define OVERRIDES_MAX 64
+#define COLUMN_KEY    "%-26s"
+
+#define CONFIG_OPTION                                                                              \
+    { "config", 0, "FILE", "the user's file (default: $XDG_CONFIG_HOME/hearth/config.json)" }
+#define DIRECTORY_OPTION                                                                           \
+    { "directory", 'C', "DIR", "the workspace whose file counts (default: the current directory)" }
+
+static const struct cli_option show_options[] = {
+    CONFIG_OPTION,
+    DIRECTORY_OPTION,
+    {"no-project", 0, NULL, "leave the project's file out"},
+    {"set", 0, "KEY=VALUE", "a value over those of the files; repeatable"},
+    {"json", 0, NULL, "one JSON object"},
+};
+
+static const struct cli_option path_options[] = {
+    CONFIG_OPTION,
+    DIRECTORY_OPTION,
+    {"project", 0, NULL, "the project's file instead of the user's"},
+};
+
+/* ---- loading -------------------------------------------------------------------------------- */
+
+/* The configuration of a workspace, or a status that is not STATUS_DONE. */
+static int
+load(const struct cli_arguments *arguments, struct buffer *workspace, struct config **out) {
+    struct config_override overrides[OVERRIDES_MAX];
+    size_t count = 0;
+    struct error error = {0};
+    const char *directory = cli_value(arguments, "directory");
+    if (is_failed(path_directory(directory != NULL ? directory : ".", workspace, &error))) {
+        return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
+    }
+    for (const char *text = NULL; (text = cli_value_at(arguments, "set", count)) != NULL; count++) {
+        if (count == OVERRIDES_MAX) {
+            return cli_usage(arguments, "more than %d --set", OVERRIDES_MAX);
+        }
+        if (is_failed(config_override_parse(text, "--set", &overrides[count], &error))) {
+            return cli_usage(arguments, "%s", error.message);
+        }
+    }
+    const struct config_options options = {
+        .user_file = cli_value(arguments, "config"),
+        .workspace = buffer_text(workspace),
+        .ignores_project = cli_has(arguments, "no-project"),
+        .overrides = overrides,
+        .override_count = count,
+    };
+    result loaded = config_load(&options, out, &error);
+    return is_failed(loaded) ? cli_fail_error(loaded, &error) : STATUS_DONE;
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+static result
+put_key(const struct config *config, enum config_key key, struct buffer *out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer value;
+    struct json_writer writer;
+    buffer_init(&value, BUFFER_CEILING_DEFAULT);
+    json_writer_init(&writer, &value, error);
+    config_value_write(config, key, &writer);
+    TRY(json_writer_finish(&writer));
+    TRY(buffer_append_format(
+        out, error, COLUMN_KEY " %-24s  ", config_key_name(key), buffer_text(&value)
+    ));
+    TRY(config_origin_describe(&config->origins[key], out, error));
+    return buffer_append_byte(out, '\n', error);
+}
+
+/* Each rule has a place of its own, and their order counts. */
+static result put_rules(const struct config *config, struct buffer *out, struct error *error) {
+    for (size_t i = 0; i < config->rules.count; i++) {
+        const struct permission_rule *rule = &config->rules.items[i];
+        TRY(buffer_append_format(
+            out,
+            error,
+            COLUMN_KEY " %s %s%s%s  %s\n",
+            "rules",
+            permission_action_name(rule->action),
+            rule->tool,
+            rule->pattern[0] != '\0' ? " " : "",
+            rule->pattern,
+            rule->origin
+        ));
+    }
+    return OK;
+}
+
+static result put_text(const struct config *config, struct buffer *out, struct error *error) {
+    TRY(buffer_append_format(
+        out,
+        error,
+        "# user: %s; project: %s%s\n",
+        config->user_file != NULL ? config->user_file : "no file",
+        config->project_file != NULL ? config->project_file : "no file",
+        config->is_trusted ? ", trusted" : ""
+    ));
+    for (size_t i = 0; i < config->notes.count; i++) {
+        TRY(buffer_append_format(out, error, "# %s\n", config->notes.items[i]));
+    }
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        bool has_rules = i == CONFIG_RULES && config->rules.count > 0;
+        TRY(has_rules ? put_rules(config, out, error)
+                      : put_key(config, (enum config_key)i, out, error));
+    }
+    return OK;
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+static void write_file(struct json_writer *writer, const char *name, const char *path) {
+    json_write_key(writer, name);
+    if (path != NULL) {
+        json_write_text(writer, path);
+    } else {
+        json_write_null(writer);
+    }
+}
+
+static void write_origin(struct json_writer *writer, const struct config_origin *origin) {
+    static const char *const sources[] = {"default", "user", "project", "option"};
+    json_write_object_begin(writer);
+    json_write_key(writer, "source");
+    json_write_text(writer, sources[origin->source]);
+    if (origin->name[0] != '\0') {
+        json_write_key(writer, "name");
+        json_write_text(writer, origin->name);
+    }
+    if (origin->line > 0) {
+        json_write_key(writer, "line");
+        json_write_u64(writer, origin->line);
+    }
+    json_write_object_end(writer);
+}
+
+static result put_json(const struct config *config, struct buffer *out, struct error *error) {
+    struct json_writer writer;
+    json_writer_init(&writer, out, error);
+    json_write_object_begin(&writer);
+    write_file(&writer, "user_file", config->user_file);
+    write_file(&writer, "project_file", config->project_file);
+    json_write_key(&writer, "trusted");
+    json_write_bool(&writer, config->is_trusted);
+    json_write_key(&writer, "values");
+    json_write_object_begin(&writer);
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        json_write_key(&writer, config_key_name((enum config_key)i));
+        json_write_object_begin(&writer);
+        json_write_key(&writer, "value");
+        config_value_write(config, (enum config_key)i, &writer);
+        json_write_key(&writer, "origin");
+        write_origin(&writer, &config->origins[i]);
+        json_write_object_end(&writer);
+    }
+    json_write_object_end(&writer);
+    json_write_key(&writer, "notes");
+    json_write_array_begin(&writer);
+    for (size_t i = 0; i < config->notes.count; i++) {
+        json_write_text(&writer, config->notes.items[i]);
+    }
+    json_write_array_end(&writer);
+    json_write_object_end(&writer);
+    TRY(json_writer_finish(&writer));
+    return buffer_append_byte(out, '\n', error);
+}
+
+/* ---- commands ------------------------------------------------------------------------------- */
+
+static int show(const struct cli_arguments *arguments) {
+    CLEANUP(config_cleanup) struct config *config = NULL;
+    CLEANUP(buffer_deinit) struct buffer workspace = {0};
+    CLEANUP(buffer_deinit) struct buffer out;
+    struct error error = {0};
+    buffer_init(&out, BUFFER_CEILING_DEFAULT);
+    int status = load(arguments, &workspace, &config);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    const char *name = arguments->word_count > 0 ? arguments->words[0] : NULL;
+    enum config_key key = CONFIG_KEY_COUNT;
+    if (name != NULL && !config_key_find(view_of_text(name), &key)) {
+        return cli_usage(arguments, "'%.60s' is not a key", name);
+    }
+    result made = OK;
+    if (name != NULL) {
+        struct json_writer writer;
+        json_writer_init(&writer, &out, &error);
+        config_value_write(config, key, &writer);
+        made = json_writer_finish(&writer);
+        made = is_ok(made) ? buffer_append_byte(&out, '\n', &error) : made;
+    } else {
+        made = cli_has(arguments, "json") ? put_json(config, &out, &error)
+                                          : put_text(config, &out, &error);
+    }
+    if (is_failed(made)) {
+        return cli_fail_error(made, &error);
+    }
+    return cli_print(buffer_view(&out)) ? STATUS_DONE : STATUS_DATA;
+}
+
+static result
+put_path(const struct cli_arguments *arguments, struct buffer *out, struct error *error) {
+    const char *directory = cli_value(arguments, "directory");
+    const char *file = cli_value(arguments, "config");
+    if (cli_has(arguments, "project")) {
+        TRY(path_directory(directory != NULL ? directory : ".", out, error));
+        return buffer_append_text(out, "/" CONFIG_PROJECT_FILE "\n", error);
+    }
+    if (file != NULL) {
+        return buffer_append_format(out, error, "%s\n", file);
+    }
+    TRY(path_config(out, error));
+    return buffer_append_text(out, "/config.json\n", error);
+}
+
+static int show_path(const struct cli_arguments *arguments) {
+    CLEANUP(buffer_deinit) struct buffer out = {0};
+    struct error error = {0};
+    buffer_init(&out, BUFFER_CEILING_DEFAULT);
+    result made = put_path(arguments, &out, &error);
+    if (is_failed(made)) {
+        return cli_fail_error(made, &error);
+    }
+    return cli_print(buffer_view(&out)) ? STATUS_DONE : STATUS_DATA;
+}
+
+const struct cli_command command_config = {
+    .path = "config",
+    .operands = "[KEY]",
+    .summary = "show the configuration and where each value came from",
+    .text =
+        "A value is looked for in the options, in the project's file (.hearth/config.json in the\n"
+        "workspace), in the user's, and among the defaults. With KEY its value alone, as JSON.\n",
+    .options = show_options,
+    .option_count = COUNT_OF(show_options),
+    .words_max = 1,
+    .run = show,
+};
+
+const struct cli_command command_config_path = {
+    .path = "config path",
+    .operands = "",
+    .summary = "show where the file of the configuration is, or would be",
+    .options = path_options,
+    .option_count = COUNT_OF(path_options),
+    .words_max = 0,
+    .run = show_path,
+};

@@ -1,0 +1,619 @@
+/* Layers of a configuration, one over the other: defaults, the user's file, the project's, options. */
+#include "config.h"
+
+#include "config_internal.h"
+#include "paths.h"
+#include "sandbox/beneath.h"
+#include <assert.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#define INSTRUCTIONS_BYTES_DEFAULT ((int64_t)64 << 10)
+#define COMPACTION_PERCENT_DEFAULT 80
+#define COMPACTION_TURNS_DEFAULT   4
+
+struct loading {
+    const struct config_options *options;
+    struct config *config;
+    struct config_memory *memory;
+    const char *home; /* null: none */
+    struct config_layer user, project, given;
+    const char *notes[CONFIG_NOTES_MAX];
+    size_t note_count;
+};
+
+static void *field_of(struct config *config, enum config_key key) {
+    return (char *)config + config_rows[key].offset;
+}
+
+static result note(struct loading *loading, struct error *error, const char *format, ...)
+    PRINTF_LIKE(3, 4);
+
+static result note(struct loading *loading, struct error *error, const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    ASSERT(length >= 0);
+    if (loading->note_count == CONFIG_NOTES_MAX) {
+        return OK; /* a person does not read more */
+    }
+    return config_copy(
+        loading->memory, view_of_text(text), &loading->notes[loading->note_count++], error
+    );
+}
+
+/* ---- the files ------------------------------------------------------------------------------ */
+
+static result text_of(
+    struct loading *loading, const struct buffer *buffer, const char **out, struct error *error
+) {
+    return config_copy(loading->memory, buffer_view(buffer), out, error);
+}
+
+static void layer_begin(
+    const struct loading *loading,
+    struct config_layer *layer,
+    enum config_source source,
+    const char *name,
+    const char *directory
+) {
+    *layer = (struct config_layer){
+        .source = source,
+        .name = name,
+        .directory = directory,
+        .home = loading->home,
+        .memory = loading->memory,
+    };
+}
+
+static result find_user_file(
+    struct loading *loading, const char **file, const char **directory, struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer path = {0};
+    const char *named = loading->options->user_file;
+    *file = NULL;
+    *directory = NULL;
+    if (named == NULL) {
+        struct error ignored;
+        if (is_failed(path_config(&path, &ignored))) {
+            return OK; /* no home: no file */
+        }
+        TRY(text_of(loading, &path, directory, error));
+        TRY(buffer_append_text(&path, "/config.json", error));
+        return text_of(loading, &path, file, error);
+    }
+    char resolved[PATH_MAX];
+    if (realpath(named, resolved) == NULL) {
+        FAIL(error, NOT_FOUND, "--config %.300s: there is no such file", named);
+    }
+    TRY(config_copy(loading->memory, view_of_text(resolved), file, error));
+    char *slash = strrchr(resolved, '/');
+    ASSERT(slash != NULL);
+    *slash = '\0';
+    return config_copy(
+        loading->memory, view_of_text(resolved[0] == '\0' ? "/" : resolved), directory, error
+    );
+}
+
+static result read_user_file(struct loading *loading, struct error *error) {
+    const char *file = NULL;
+    const char *directory = NULL;
+    CLEANUP(buffer_deinit) struct buffer text = {0};
+    buffer_init(&text, CONFIG_FILE_BYTES_MAX);
+    TRY(find_user_file(loading, &file, &directory, error));
+    layer_begin(loading, &loading->user, CONFIG_BY_USER, file, directory);
+    loading->config->user_directory = directory;
+    if (file == NULL) {
+        return OK;
+    }
+    result read = file_read(file, &text, error);
+    if (read.code == RESULT_NOT_FOUND && loading->options->user_file == NULL) {
+        return OK;
+    }
+    TRY(read);
+    loading->config->user_file = file;
+    return config_take_file(&loading->user, buffer_view(&text), error);
+}
+
+/* Below the workspace without following a link: a project cannot have another file read. */
+static result read_project_file(struct loading *loading, struct error *error) {
+    const char *workspace = loading->options->workspace;
+    CLEANUP(beneath_cleanup) struct beneath *root = NULL;
+    CLEANUP(buffer_deinit) struct buffer text = {0};
+    CLEANUP(buffer_deinit) struct buffer path = {0};
+    const char *file = NULL;
+    layer_begin(loading, &loading->project, CONFIG_BY_PROJECT, "", workspace);
+    if (workspace == NULL || loading->options->ignores_project) {
+        return OK;
+    }
+    buffer_init(&path, 2 * PATH_MAX);
+    buffer_init(&text, CONFIG_FILE_BYTES_MAX + 1);
+    TRY(beneath_open(workspace, &root, error));
+    result read =
+        beneath_read(root, CONFIG_PROJECT_FILE, 0, CONFIG_FILE_BYTES_MAX + 1, &text, NULL, error);
+    if (read.code == RESULT_NOT_FOUND) {
+        return OK;
+    }
+    TRY_NOTE(error, read, "%.200s", workspace);
+    TRY(buffer_append_format(&path, error, "%s/%s", workspace, CONFIG_PROJECT_FILE));
+    TRY(text_of(loading, &path, &file, error));
+    loading->project.name = file;
+    loading->config->project_file = file;
+    if (text.length > CONFIG_FILE_BYTES_MAX) {
+        FAIL(error, LIMIT, "%.300s: larger than the %zu bytes taken", file, CONFIG_FILE_BYTES_MAX);
+    }
+    return config_take_file(&loading->project, buffer_view(&text), error);
+}
+
+/* ---- options -------------------------------------------------------------------------------- */
+
+/* ACTION:TOOL[:PATTERN] as the object of a rule. */
+static void write_rule(struct json_writer *writer, struct view text) {
+    struct view rest = text;
+    static const char *const names[] = {"action", "tool", "pattern"};
+    json_write_object_begin(writer);
+    for (size_t i = 0; i < COUNT_OF(names) && rest.data != NULL; i++) {
+        size_t colon = i + 1 < COUNT_OF(names) ? view_find(rest, view_of_text(":"), 0) : SIZE_MAX;
+        struct view part = colon == SIZE_MAX ? rest : view_slice(rest, 0, colon);
+        json_write_key(writer, names[i]);
+        json_write_string(writer, part);
+        rest = colon == SIZE_MAX ? view_of(NULL, 0) : view_slice(rest, colon + 1, rest.length);
+    }
+    json_write_object_end(writer);
+}
+
+/* The elements of one option of a list. */
+static void write_elements(struct json_writer *writer, enum config_type type, struct view text) {
+    if (type == CONFIG_RULE_LIST) {
+        write_rule(writer, text);
+        return;
+    }
+    for (size_t from = 0; from <= text.length;) {
+        size_t comma = view_find(text, view_of_text(","), from);
+        size_t end = comma == SIZE_MAX ? text.length : comma;
+        if (end > from) {
+            json_write_string(writer, view_slice(text, from, end - from));
+        }
+        from = end + 1;
+    }
+}
+
+static bool is_list(enum config_type type) {
+    return type == CONFIG_TEXTS || type == CONFIG_DIRECTORIES || type == CONFIG_HOSTS ||
+           type == CONFIG_RULE_LIST;
+}
+
+/* The value of a key as JSON, from all options that give it. */
+static result write_override(
+    const struct config_options *options,
+    const struct config_override *override,
+    struct json_writer *writer,
+    struct error *error
+) {
+    enum config_type type = config_rows[override->key].type;
+    struct view text = view_of_text(override->text);
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    struct error ignored;
+    bool is_raw = type == CONFIG_INTEGER || type == CONFIG_BOOLEAN;
+    if (!utf8_is_valid(text)) {
+        FAIL(error, INVALID_INPUT, "%s wants UTF-8 text", override->option);
+    }
+    if (is_list(type)) {
+        json_write_array_begin(writer);
+        for (size_t i = 0; i < options->override_count; i++) {
+            if (options->overrides[i].key == override->key) {
+                write_elements(writer, type, view_of_text(options->overrides[i].text));
+            }
+        }
+        json_write_array_end(writer);
+    } else if (is_raw && is_ok(json_parse(text, NULL, &document, &ignored))) {
+        json_write_value(writer, json_root(document));
+    } else {
+        json_write_string(writer, text);
+    }
+    return OK;
+}
+
+static result read_options(struct loading *loading, struct error *error) {
+    const struct config_options *options = loading->options;
+    struct config_layer *layer = &loading->given;
+    char here[PATH_MAX];
+    const char *directory = NULL;
+    if (getcwd(here, sizeof here) == NULL) {
+        FAIL(error, IO, "the current directory is gone");
+    }
+    TRY(config_copy(loading->memory, view_of_text(here), &directory, error));
+    layer_begin(loading, layer, CONFIG_BY_OPTION, "", directory);
+    for (size_t i = 0; i < options->override_count; i++) {
+        const struct config_override *override = &options->overrides[i];
+        const struct config_row *row = &config_rows[override->key];
+        CLEANUP(buffer_deinit) struct buffer text = {0};
+        CLEANUP(json_cleanup) struct json_document *document = NULL;
+        struct json_writer writer;
+        buffer_init(&text, CONFIG_FILE_BYTES_MAX);
+        TRY(config_copy(loading->memory, view_of_text(override->option), &layer->name, error));
+        if (row->type == CONFIG_SERVER_LIST || row->type == CONFIG_HOOK_LIST) {
+            FAIL(error, INVALID_INPUT, "%s: '%s' is of files only", layer->name, row->name);
+        }
+        if (layer->is_given[override->key] && is_list(row->type)) {
+            continue; /* taken with the first one */
+        }
+        layer->is_given[override->key] = false; /* the last one counts */
+        json_writer_init(&writer, &text, error);
+        TRY(write_override(options, override, &writer, error));
+        TRY(json_writer_finish(&writer));
+        TRY_NOTE(error, json_parse(buffer_view(&text), NULL, &document, error), "%s", layer->name);
+        TRY(config_take_value(layer, override->key, json_root(document), error));
+    }
+    return OK;
+}
+
+/* ---- one over the other --------------------------------------------------------------------- */
+
+static result set_defaults(struct loading *loading, struct error *error) {
+    static const char *const instruction_names[] = {"AGENTS.md", "CLAUDE.md"};
+    static const char *const skill_places[] = {
+        ".hearth/skills", ".claude/skills", ".agents/skills"};
+    struct config *config = loading->config;
+    const char *workspace = loading->options->workspace;
+    void *places = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        config->origins[i] = (struct config_origin){.source = CONFIG_BY_DEFAULT, .name = ""};
+    }
+    config->backend = "auto";
+    config->policy = PERMISSION_WORKSPACE_WRITE;
+    config->instructions_max_bytes = INSTRUCTIONS_BYTES_DEFAULT;
+    config->instructions_files =
+        (struct config_list){instruction_names, COUNT_OF(instruction_names)};
+    config->compaction_at_percent = COMPACTION_PERCENT_DEFAULT;
+    config->compaction_keep_turns = COMPACTION_TURNS_DEFAULT;
+    config->terminal_markdown = true;
+    TRY(config_allocate(
+        loading->memory, (COUNT_OF(skill_places) + 1) * sizeof(const char *), &places, error
+    ));
+    const char **items = places;
+    for (size_t i = 0; i <= COUNT_OF(skill_places); i++) {
+        bool is_own = i == COUNT_OF(skill_places);
+        const char *base = is_own ? config->user_directory : workspace;
+        CLEANUP(buffer_deinit) struct buffer path = {0};
+        buffer_init(&path, 2 * PATH_MAX);
+        if (base != NULL) {
+            TRY(buffer_append_format(
+                &path, error, "%s/%s", base, is_own ? "skills" : skill_places[i]
+            ));
+            TRY(text_of(loading, &path, &items[count++], error));
+        }
+    }
+    config->skills_directories = (struct config_list){items, count};
+    return OK;
+}
+
+/* Takes the field of a layer over. */
+static void take_over(struct loading *loading, struct config_layer *layer, enum config_key key) {
+    memcpy(field_of(loading->config, key), field_of(&layer->values, key), config_rows[key].bytes);
+    loading->config->origins[key] = layer->values.origins[key];
+}
+
+/* What every list of a configuration looks like. */
+struct any_list {
+    const void *items;
+    size_t count;
+};
+
+/* Appends `second` to `first` as a new list in the field of a key. */
+static result join(
+    struct loading *loading,
+    enum config_key key,
+    const struct any_list *first,
+    const struct any_list *second,
+    size_t item_bytes,
+    struct error *error
+) {
+    void *items = NULL;
+    struct any_list joined = {.count = first->count + second->count};
+    TRY(config_allocate(loading->memory, (joined.count + 1) * item_bytes, &items, error));
+    if (first->count > 0) {
+        memcpy(items, first->items, first->count * item_bytes);
+    }
+    if (second->count > 0) {
+        memcpy(
+            (char *)items + first->count * item_bytes, second->items, second->count * item_bytes
+        );
+    }
+    joined.items = items;
+    memcpy(field_of(loading->config, key), &joined, sizeof joined);
+    return OK;
+}
+
+/* Size of an entry of a list that files add to; 0: a value that is replaced. */
+static size_t added_bytes(enum config_key key) {
+    switch (config_rows[key].type) {
+    case CONFIG_RULE_LIST:
+        return sizeof(struct permission_rule);
+    case CONFIG_SERVER_LIST:
+        return sizeof(struct config_server);
+    case CONFIG_HOOK_LIST:
+        return sizeof(struct config_hook);
+    case CONFIG_DIRECTORIES:
+        return sizeof(const char *);
+    case CONFIG_DIRECTORY:
+    case CONFIG_CHOICE:
+    case CONFIG_POLICY_NAME:
+    case CONFIG_COLOUR_NAME:
+    case CONFIG_EFFORT_LEVEL:
+    case CONFIG_INTEGER:
+    case CONFIG_DURATION:
+    case CONFIG_SIZE:
+    case CONFIG_BOOLEAN:
+    case CONFIG_TEXTS:
+    case CONFIG_HOSTS:
+        return 0;
+    }
+    return 0;
+}
+
+/* The layer's entries behind (or before) those that are there. */
+static result
+add(struct loading *loading,
+    struct config_layer *layer,
+    enum config_key key,
+    bool is_before,
+    struct error *error) {
+    struct any_list present;
+    struct any_list added;
+    static_assert(sizeof present == sizeof(struct config_list), "every list has the same members");
+    memcpy(&present, field_of(loading->config, key), sizeof present);
+    memcpy(&added, field_of(&layer->values, key), sizeof added);
+    TRY(join(
+        loading,
+        key,
+        is_before ? &added : &present,
+        is_before ? &present : &added,
+        added_bytes(key),
+        error
+    ));
+    if (present.count == 0 || is_before) {
+        loading->config->origins[key] = layer->values.origins[key];
+    }
+    return OK;
+}
+
+/* A server of the user's keeps its name. */
+static result drop_known_servers(struct loading *loading, struct error *error) {
+    struct config_servers *servers = &loading->project.values.mcp;
+    void *memory = NULL;
+    size_t kept = 0;
+    TRY(config_allocate(
+        loading->memory, (servers->count + 1) * sizeof *servers->items, &memory, error
+    ));
+    struct config_server *items = memory;
+    for (size_t i = 0; i < servers->count; i++) {
+        bool is_known = false;
+        for (size_t j = 0; j < loading->config->mcp.count; j++) {
+            const char *name = loading->config->mcp.items[j].name;
+            is_known = is_known || strcmp(name, servers->items[i].name) == 0;
+        }
+        if (is_known) {
+            TRY(note(
+                loading,
+                error,
+                "%s:%u: the server '%s' does not count: the user's file has one of that name",
+                servers->items[i].origin.name,
+                servers->items[i].origin.line,
+                servers->items[i].name
+            ));
+        } else {
+            items[kept++] = servers->items[i];
+        }
+    }
+    *servers = (struct config_servers){.items = items, .count = kept};
+    return OK;
+}
+
+static result trust_rules(struct loading *loading, struct error *error) {
+    struct config_rules *rules = &loading->project.values.rules;
+    void *memory = NULL;
+    TRY(config_allocate(loading->memory, (rules->count + 1) * sizeof *rules->items, &memory, error)
+    );
+    struct permission_rule *items = memory;
+    for (size_t i = 0; i < rules->count; i++) {
+        items[i] = rules->items[i];
+        items[i].is_trusted = true;
+    }
+    rules->items = items;
+    return OK;
+}
+
+static result say_wider(struct loading *loading, enum config_key key, struct error *error) {
+    const struct config_origin *origin = &loading->project.values.origins[key];
+    return note(
+        loading,
+        error,
+        "%s:%u: '%s' does not count: it is wider than what the user has set",
+        origin->name,
+        origin->line,
+        config_rows[key].name
+    );
+}
+
+static result narrow_network(struct loading *loading, struct error *error) {
+    const struct config_list *hosts = &loading->project.values.network_allow;
+    for (size_t i = 0; i < hosts->count; i++) {
+        if (!config_host_is_covered(hosts->items[i], &loading->config->network_allow) &&
+            !config_host_is_covered(hosts->items[i], &loading->given.values.network_allow)) {
+            const struct config_origin *origin =
+                &loading->project.values.origins[CONFIG_NETWORK_ALLOW];
+            FAIL(
+                error,
+                INVALID_INPUT,
+                "%.200s:%u: 'network.allow' has '%.80s', which the user's own file does not allow: "
+                "a "
+                "project cannot widen the network",
+                origin->name,
+                origin->line,
+                hosts->items[i]
+            );
+        }
+    }
+    take_over(loading, &loading->project, CONFIG_NETWORK_ALLOW);
+    return OK;
+}
+
+static result narrow(struct loading *loading, enum config_key key, struct error *error) {
+    struct config *config = loading->config;
+    struct config *project = &loading->project.values;
+    bool is_wider = false;
+    if (key == CONFIG_NETWORK_ALLOW) {
+        return narrow_network(loading, error);
+    }
+    if (key == CONFIG_POLICY) {
+        is_wider = project->policy > config->policy;
+    } else {
+        int64_t present = *(int64_t *)field_of(config, key);
+        bool is_unlimited = present == 0 && key != CONFIG_INSTRUCTIONS_MAX_BYTES;
+        is_wider = !is_unlimited && *(int64_t *)field_of(project, key) > present;
+    }
+    if (is_wider) {
+        return say_wider(loading, key, error);
+    }
+    take_over(loading, &loading->project, key);
+    return OK;
+}
+
+static result say_untrusted(struct loading *loading, enum config_key key, struct error *error) {
+    const struct config_origin *origin = &loading->project.values.origins[key];
+    return note(
+        loading,
+        error,
+        "%s:%u: '%s' does not count: list the directory under \"trust\" in %s to let it",
+        origin->name,
+        origin->line,
+        config_rows[key].name,
+        loading->user.name != NULL ? loading->user.name : "the user's file"
+    );
+}
+
+static result merge_project(struct loading *loading, struct error *error) {
+    struct config *config = loading->config;
+    struct config_layer *project = &loading->project;
+    if (config->is_trusted) {
+        TRY(trust_rules(loading, error));
+        TRY(drop_known_servers(loading, error));
+    }
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        enum config_key key = (enum config_key)i;
+        enum config_project allowed = config_rows[key].project;
+        ASSERT(!project->is_given[key] || allowed != CONFIG_PROJECT_NEVER);
+        if (!project->is_given[key]) {
+            continue;
+        }
+        if (allowed == CONFIG_PROJECT_NARROWS) {
+            TRY(narrow(loading, key, error));
+        } else if (allowed == CONFIG_PROJECT_TRUSTED && !config->is_trusted) {
+            TRY(say_untrusted(loading, key, error));
+        } else if (added_bytes(key) > 0) {
+            TRY(add(loading, project, key, false, error));
+        } else {
+            take_over(loading, project, key);
+        }
+    }
+    return OK;
+}
+
+/* An untrusted project's rules that allow are kept, since they end the search among its own. */
+static result note_rules(struct loading *loading, struct error *error) {
+    const struct config_rules *rules = &loading->project.values.rules;
+    for (size_t i = 0; i < rules->count && !loading->config->is_trusted; i++) {
+        if (rules->items[i].action == PERMISSION_ALLOW) {
+            return note(
+                loading,
+                error,
+                "%s: rules that allow do not count: list the directory under \"trust\" in %s to "
+                "let "
+                "them",
+                rules->items[i].origin,
+                loading->user.name != NULL ? loading->user.name : "the user's file"
+            );
+        }
+    }
+    return OK;
+}
+
+static bool is_trusted(const struct loading *loading) {
+    const struct config_layer *layer =
+        loading->given.is_given[CONFIG_TRUST] ? &loading->given : &loading->user;
+    const struct config_list *directories = &layer->values.trust;
+    const char *workspace = loading->options->workspace;
+    char resolved[PATH_MAX];
+    for (size_t i = 0; i < directories->count && workspace != NULL; i++) {
+        if (realpath(directories->items[i], resolved) != NULL && strcmp(resolved, workspace) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static result load(struct loading *loading, struct error *error) {
+    struct config *config = loading->config;
+    const char *home = NULL;
+    struct error ignored;
+    if (is_ok(path_home(&home, &ignored))) { /* without one, ~ is an error where it is used */
+        TRY(config_copy(loading->memory, view_of_text(home), &loading->home, error));
+    }
+    TRY(read_user_file(loading, error));
+    TRY(read_project_file(loading, error));
+    TRY(read_options(loading, error));
+    TRY(set_defaults(loading, error));
+    config->is_trusted = is_trusted(loading);
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        if (loading->user.is_given[i]) {
+            take_over(loading, &loading->user, (enum config_key)i);
+        }
+    }
+    TRY(merge_project(loading, error));
+    TRY(note_rules(loading, error));
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        enum config_key key = (enum config_key)i;
+        if (key == CONFIG_RULES && loading->given.is_given[key]) {
+            TRY(add(loading, &loading->given, key, true, error));
+        } else if (loading->given.is_given[key]) {
+            take_over(loading, &loading->given, key);
+        }
+    }
+    void *notes = NULL;
+    TRY(config_allocate(loading->memory, sizeof loading->notes, &notes, error));
+    memcpy(notes, loading->notes, sizeof loading->notes);
+    config->notes = (struct config_list){.items = notes, .count = loading->note_count};
+    return OK;
+}
+
+result config_load(const struct config_options *options, struct config **out, struct error *error) {
+    CLEANUP(config_cleanup) struct config *config = calloc(1, sizeof *config);
+    CLEANUP(free_cleanup) struct loading *loading = calloc(1, sizeof *loading);
+    if (config == NULL || loading == NULL) {
+        FAIL(error, MEMORY, "no memory for the configuration");
+    }
+    TRY(config_memory_create(&config->memory, error));
+    loading->options = options;
+    loading->config = config;
+    loading->memory = config->memory;
+    TRY(load(loading, error));
+    *out = TAKE(config);
+    return OK;
+}
+
+void config_destroy(struct config *config) {
+    if (config != NULL) {
+        config_memory_destroy(config->memory);
+        free(config);
+    }
+}
+
+void config_cleanup(struct config **config) {
+    config_destroy(*config);
+    *config = NULL;
+}

@@ -1,0 +1,332 @@
+/* Matching that errs on one side: rules that allow match less, rules that deny match more. */
+#include "permission_match.h"
+
+#define WORKSPACE_INSIDE "/workspace"
+
+/* Where to go on when the text behind a star does not fit: the star takes one byte more. */
+struct star {
+    size_t pattern; /* behind the star; SIZE_MAX: there was none */
+    size_t text;    /* where what it takes ends */
+};
+
+/* Takes one item of the pattern that is no star. */
+static bool take_item(struct view pattern, size_t *p, struct view text, size_t *t, bool is_path) {
+    if (*p >= pattern.length || *t >= text.length) {
+        return false;
+    }
+    unsigned char want = pattern.data[*p];
+    if (want == '?') {
+        uint32_t ignored = 0;
+        size_t length = utf8_decode(view_slice(text, *t, 4), &ignored);
+        if (is_path && text.data[*t] == '/') {
+            return false;
+        }
+        *t += length > 0 ? length : 1;
+        *p += 1;
+        return true;
+    }
+    size_t escape = want == '\\' && *p + 1 < pattern.length ? 1 : 0;
+    if (pattern.data[*p + escape] != text.data[*t]) {
+        return false;
+    }
+    *p += 1 + escape;
+    *t += 1;
+    return true;
+}
+
+/* Only the last star of each kind is ever lengthened: what an earlier one of the same kind could take
+ * in addition, the later one can take as well. */
+bool glob_matches(struct view pattern, struct view text, bool is_path) {
+    struct star deep = {SIZE_MAX, 0};
+    struct star flat = {SIZE_MAX, 0}; /* stops at '/' */
+    size_t p = 0;
+    size_t t = 0;
+    while (t < text.length || p < pattern.length) {
+        if (p < pattern.length && pattern.data[p] == '*') {
+            bool is_deep = !is_path || (p + 1 < pattern.length && pattern.data[p + 1] == '*');
+            while (p < pattern.length && pattern.data[p] == '*') {
+                p++;
+            }
+            flat = (struct star){is_deep ? SIZE_MAX : p, t};
+            deep = is_deep ? (struct star){p, t} : deep;
+        } else if (take_item(pattern, &p, text, &t, is_path)) {
+            continue;
+        } else if (flat.pattern != SIZE_MAX && flat.text < text.length && text.data[flat.text] != '/') {
+            p = flat.pattern;
+            t = ++flat.text;
+        } else if (deep.pattern != SIZE_MAX && deep.text < text.length) {
+            flat.pattern = SIZE_MAX;
+            p = deep.pattern;
+            t = ++deep.text;
+        } else {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool path_normalise(struct view path, char out[PERMISSION_PATH_MAX + 1]) {
+    struct view inside = view_of_text(WORKSPACE_INSIDE);
+    struct view rest = path;
+    size_t length = 0;
+    bool has_null = path.length > 0 && memchr(path.data, '\0', path.length) != NULL;
+    if (path.length > PERMISSION_PATH_MAX || has_null) {
+        return false;
+    }
+    if (view_starts_with(path, inside) &&
+        (path.length == inside.length || path.data[inside.length] == '/')) {
+        rest = view_slice(path, inside.length, path.length);
+    } else if (path.length > 0 && path.data[0] == '/') {
+        return false;
+    }
+    for (size_t at = 0; at < rest.length;) {
+        size_t slash = view_find(rest, view_of_text("/"), at);
+        size_t end = slash == SIZE_MAX ? rest.length : slash;
+        struct view part = view_slice(rest, at, end - at);
+        if (view_equals_text(part, "..")) {
+            if (length == 0) {
+                return false;
+            }
+            while (length > 0 && out[length - 1] != '/') {
+                length--;
+            }
+            length -= length > 0 ? 1 : 0;
+        } else if (part.length > 0 && !view_equals_text(part, ".")) {
+            if (length > 0) {
+                out[length++] = '/';
+            }
+            memcpy(out + length, part.data, part.length);
+            length += part.length;
+        }
+        at = end + 1;
+    }
+    out[length] = '\0';
+    return true;
+}
+
+enum match match_url(struct view pattern, struct view url, bool is_strict) {
+    /* "https://host@other/" goes to other; a backslash is a slash to some */
+    size_t scheme = view_find(url, view_of_text("://"), 0);
+    size_t host = scheme == SIZE_MAX ? 0 : scheme + 3;
+    size_t slash = view_find(url, view_of_text("/"), host);
+    struct view authority = view_slice(url, host, (slash == SIZE_MAX ? url.length : slash) - host);
+    bool is_plain = scheme != SIZE_MAX && view_find(authority, view_of_text("@"), 0) == SIZE_MAX &&
+                    view_find(url, view_of_text("\\"), 0) == SIZE_MAX;
+    if ((is_plain || !is_strict) && glob_matches(pattern, url, true)) {
+        return MATCH_YES;
+    }
+    return is_strict || is_plain ? MATCH_NO : MATCH_PERHAPS;
+}
+
+enum match match_path(struct view pattern, struct view path, bool is_strict) {
+    char clean[PERMISSION_PATH_MAX + 1];
+    bool is_inside = path_normalise(path, clean);
+    if (is_inside && glob_matches(pattern, view_of_text(clean), true)) {
+        return MATCH_YES;
+    }
+    if (is_strict) {
+        return MATCH_NO;
+    }
+    return glob_matches(pattern, path, true) ? MATCH_YES : is_inside ? MATCH_NO : MATCH_PERHAPS;
+}
+
+/* ---- commands ------------------------------------------------------------------------------- */
+
+/* Whether * or ? stands in it. */
+static bool has_wildcard(struct view pattern) {
+    for (size_t i = 0; i < pattern.length; i++) {
+        if (pattern.data[i] == '\\') {
+            i++;
+        } else if (pattern.data[i] == '*' || pattern.data[i] == '?') {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether a part of the path, or of what stands behind an = in it, is "..". */
+static bool has_parent(struct view word) {
+    for (size_t at = 0; at + 2 <= word.length; at++) {
+        bool begins = at == 0 || strchr("/=:,", word.data[at - 1]) != NULL;
+        bool ends = at + 2 == word.length || strchr("/:,", word.data[at + 2]) != NULL;
+        if (begins && ends && word.data[at] == '.' && word.data[at + 1] == '.') {
+            return true;
+        }
+    }
+    return false;
+}
+
+static struct view file_name(struct view word) {
+    size_t at = word.length;
+    while (at > 0 && word.data[at - 1] != '/') {
+        at--;
+    }
+    return view_slice(word, at, word.length);
+}
+
+/* A rule that allows: one word of a pattern over one word that the shell leaves as it is. */
+static bool word_is_covered(struct view pattern, const struct shell_word *word, bool is_first) {
+    bool is_any = view_equals_text(pattern, "*");
+    if (is_first && word->is_expanded) {
+        return false;
+    }
+    if (!is_any && has_wildcard(pattern) && (word->is_expanded || has_parent(word->text))) {
+        /* "build/.?/x" fits "build/" and a star, and is "build/../x" */
+        return view_equals(pattern, word->text) && !is_first;
+    }
+    return glob_matches(pattern, word->text, false);
+}
+
+/* A rule that asks or denies. */
+static enum match word_is_meant(struct view pattern, const struct shell_word *word, bool is_first) {
+    char clean[PERMISSION_PATH_MAX + 1];
+    if (glob_matches(pattern, word->text, false) ||
+        (is_first && glob_matches(pattern, file_name(word->text), false)) ||
+        (path_normalise(word->text, clean) && glob_matches(pattern, view_of_text(clean), false))) {
+        return MATCH_YES;
+    }
+    return word->is_expanded ? MATCH_PERHAPS : MATCH_NO;
+}
+
+/* The pattern's words over all of `words`; of a rule that asks or denies, over the first ones. */
+static enum match
+match_words(struct view pattern, const struct shell_word *words, size_t count, bool is_strict) {
+    enum match all = MATCH_YES;
+    size_t index = 0;
+    for (size_t at = 0; at < pattern.length; index++) {
+        while (at < pattern.length && pattern.data[at] == ' ') {
+            at++;
+        }
+        size_t blank = view_find(pattern, view_of_text(" "), at);
+        size_t end = blank == SIZE_MAX ? pattern.length : blank;
+        struct view want = view_slice(pattern, at, end - at);
+        if (want.length == 0) {
+            break;
+        }
+        bool is_rest = view_equals_text(want, "*") && end == pattern.length;
+        if (is_rest) {
+            return all;
+        }
+        if (index >= count) {
+            return MATCH_NO;
+        }
+        enum match one = MATCH_NO;
+        if (is_strict) {
+            one = word_is_covered(want, &words[index], index == 0) ? MATCH_YES : MATCH_NO;
+        } else {
+            one = word_is_meant(want, &words[index], index == 0);
+        }
+        all = one < all ? one : all;
+        if (all == MATCH_NO) {
+            return MATCH_NO;
+        }
+        at = end;
+    }
+    return index == count || !is_strict ? all : MATCH_NO;
+}
+
+static bool is_named(struct view word, const char *const *names, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (view_equals_text(word, names[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Commands that run the command in their further words. */
+static bool runs_its_words(struct view name) {
+    static const char *const names[] = {
+        "env",    "sudo",    "doas",    "command", "exec",   "builtin", "nohup",  "nice",
+        "ionice", "time",    "timeout", "stdbuf",  "setsid", "xargs",   "find",   "busybox",
+        "chroot", "unshare", "strace",  "watch",   "flock",  "taskset", "script", "parallel"};
+    return is_named(name, names, COUNT_OF(names));
+}
+
+/* Commands that take program text in a word: "-c TEXT", "-e TEXT", or always. */
+static bool runs_text(const struct shell_word *words, size_t count) {
+    static const char *const always[] = {"eval", "source", ".", "trap", "ssh", "su", "runuser"};
+    static const char *const with_option[] = {
+        "sh",
+        "bash",
+        "dash",
+        "zsh",
+        "ksh",
+        "ash",
+        "fish",
+        "python",
+        "python2",
+        "python3",
+        "perl",
+        "ruby",
+        "node",
+        "deno",
+        "php",
+        "osascript",
+        "lua",
+        "xargs"};
+    struct view name = file_name(words[0].text);
+    bool takes_option = is_named(name, with_option, COUNT_OF(with_option));
+    for (size_t i = 1; takes_option && i < count; i++) {
+        struct view word = words[i].text;
+        bool is_short = word.length > 1 && word.data[0] == '-' && word.data[1] != '-';
+        if (is_short && (memchr(word.data, 'c', word.length) != NULL ||
+                         memchr(word.data, 'e', word.length) != NULL)) {
+            return true;
+        }
+    }
+    return is_named(name, always, COUNT_OF(always));
+}
+
+static enum match match_meant(struct view pattern, const struct shell_word *words, size_t count) {
+    enum match best = match_words(pattern, words, count, false);
+    if (count == 0 || best == MATCH_YES) {
+        return best;
+    }
+    bool is_wrapper = runs_its_words(file_name(words[0].text));
+    for (size_t i = 1; i < count && is_wrapper && best != MATCH_YES; i++) {
+        enum match inner = match_words(pattern, words + i, count - i, false);
+        best = inner > best ? inner : best;
+    }
+    for (size_t i = 0; i < (is_wrapper ? count : 1) && best == MATCH_NO; i++) {
+        best = runs_text(words + i, count - i) ? MATCH_PERHAPS : best;
+    }
+    return best;
+}
+
+enum match match_command(
+    struct view pattern,
+    const struct shell_line *line,
+    const struct shell_part *part,
+    bool is_strict
+) {
+    const struct shell_word *words = line->words + part->word_at;
+    if (is_strict) {
+        bool is_certain = line->doubt == NULL && !part->is_assigned && !part->is_redirected &&
+                          part->word_count > 0;
+        return is_certain ? match_words(pattern, words, part->word_count, true) : MATCH_NO;
+    }
+    enum match meant = match_meant(pattern, words, part->word_count);
+    return meant == MATCH_NO && line->doubt != NULL ? MATCH_PERHAPS : meant;
+}
+
+bool command_runs_others(const struct shell_word *words, size_t count) {
+    static const char *const interpreters[] = {
+        "sh",
+        "bash",
+        "dash",
+        "zsh",
+        "ksh",
+        "ash",
+        "fish",
+        "awk",
+        "make",
+        "perl",
+        "ruby",
+        "node",
+        "php"};
+    struct view name = file_name(words[0].text);
+    return runs_its_words(name) || runs_text(words, count) ||
+           is_named(name, interpreters, COUNT_OF(interpreters)) ||
+           view_starts_with(name, view_of_text("python"));
+}

@@ -1,0 +1,31 @@
+/* Globs, and whether the pattern of a rule covers a command or a path. Internal to permission*.c.
+ * Thread: any. */
+#ifndef HEARTH_RUNTIME_PERMISSION_MATCH_H
+#define HEARTH_RUNTIME_PERMISSION_MATCH_H
+
+#include "permission_shell.h"
+
+/* * any bytes, ? one character, \x the character x. `is_path`: * and ? stop at '/', ** does not. */
+bool glob_matches(struct view pattern, struct view text, bool is_path);
+
+enum match { MATCH_NO, MATCH_PERHAPS, MATCH_YES };
+
+/* `is_strict`, for rules that allow: yes only where it is certain, never perhaps. Otherwise, for rules
+ * that ask or deny: yes when it is likely meant, perhaps when it cannot be told. */
+enum match match_command(
+    struct view pattern,
+    const struct shell_line *line,
+    const struct shell_part *part,
+    bool is_strict
+);
+enum match match_path(struct view pattern, struct view path, bool is_strict);
+enum match match_url(struct view pattern, struct view url, bool is_strict);
+/* Whether a command runs other text or commands, so that a rule for its name says little. */
+bool command_runs_others(const struct shell_word *words, size_t count);
+
+/* The path below the workspace without "." and "..", "" for the workspace itself. False: it leads
+ * outside, or has more than PERMISSION_PATH_MAX bytes. */
+#define PERMISSION_PATH_MAX 4096
+bool path_normalise(struct view path, char out[PERMISSION_PATH_MAX + 1]);
+
+#endif

@@ -1,0 +1,381 @@
+/* One pass over the bytes; see permission_shell.h for what it is certain about. */
+#include "permission_shell.h"
+
+struct splitter {
+    struct view in;
+    size_t at;
+    struct shell_line *line;
+    size_t text_length;
+    struct shell_word word; /* at hand */
+    size_t word_start;      /* in line->text */
+    bool has_word;          /* quotes make an empty one */
+    bool is_quoted;         /* some of it was */
+    bool has_brace;
+    bool takes_target; /* the next word is a redirection's */
+    bool is_copy;      /* ... of a descriptor: >&1 */
+    struct shell_part part;
+};
+
+/* Each of these stands before a command, so that the command behind it is looked at as well. */
+static const char *const leading_words[] = {
+    "if",
+    "then",
+    "else",
+    "elif",
+    "while",
+    "until",
+    "do",
+    "!",
+    "{",
+    "}",
+    "time",
+    "fi",
+    "done",
+    "esac"};
+static const char *const other_words[] = {
+    "for", "case", "select", "function", "in", "coproc", "[["};
+
+static void doubt(struct splitter *splitter, const char *why) {
+    if (splitter->line->doubt == NULL) {
+        splitter->line->doubt = why;
+    }
+}
+
+static int peek(const struct splitter *splitter, size_t ahead) {
+    size_t at = splitter->at + ahead;
+    return at < splitter->in.length ? splitter->in.data[at] : -1;
+}
+
+static void put(struct splitter *splitter, int byte) {
+    splitter->line->text[splitter->text_length++] = (char)byte;
+    splitter->has_word = true;
+}
+
+static bool is_among(struct view word, const char *const *words, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (view_equals_text(word, words[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* NAME=..., NAME+=... */
+static bool is_assignment(struct view word) {
+    size_t length = 0;
+    for (; length < word.length; length++) {
+        unsigned char c = word.data[length];
+        bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+        if (!is_letter && !(length > 0 && c >= '0' && c <= '9')) {
+            break;
+        }
+    }
+    bool is_plus = length + 1 < word.length && word.data[length] == '+';
+    size_t equals = length + (is_plus ? 1 : 0);
+    return length > 0 && equals < word.length && word.data[equals] == '=';
+}
+
+static bool is_digits(struct view text) {
+    uint64_t number = 0;
+    return text.length <= 4 && parse_u64(text, &number);
+}
+
+/* What the word at hand is in its command. */
+static void place_word(struct splitter *splitter, struct shell_word word) {
+    struct shell_line *line = splitter->line;
+    struct shell_part *part = &splitter->part;
+    bool is_first = part->word_count == 0;
+    if (splitter->takes_target) {
+        bool is_harmless = splitter->is_copy
+                               ? is_digits(word.text) || view_equals_text(word.text, "-")
+                               : view_equals_text(word.text, "/dev/null") && !word.is_expanded;
+        part->is_redirected = part->is_redirected || !is_harmless;
+        splitter->takes_target = false;
+        return;
+    }
+    if (is_first && is_assignment(word.text)) {
+        part->is_assigned = true; /* quoted it would be none, and no command of that name either */
+        return;
+    }
+    bool is_plain = is_first && !splitter->is_quoted;
+    if (is_plain && is_among(word.text, leading_words, COUNT_OF(leading_words))) {
+        doubt(splitter, "a reserved word of the shell");
+        return;
+    }
+    if (is_plain && is_among(word.text, other_words, COUNT_OF(other_words))) {
+        doubt(splitter, "a reserved word of the shell");
+    }
+    for (size_t i = 0; is_first && i < word.text.length; i++) {
+        if (word.text.data[i] >= 0x80) {
+            doubt(splitter, "a command's name that is not ASCII");
+        }
+    }
+    if (line->word_count == PERMISSION_WORDS_MAX) {
+        doubt(splitter, "more words than are read");
+        return;
+    }
+    if (is_first) {
+        part->word_at = line->word_count;
+    }
+    line->words[line->word_count++] = word;
+    part->word_count += 1;
+}
+
+static void end_word(struct splitter *splitter) {
+    if (!splitter->has_word) {
+        return;
+    }
+    struct shell_word word = splitter->word;
+    word.text = view_of(
+        splitter->line->text + splitter->word_start, splitter->text_length - splitter->word_start
+    );
+    if (view_equals_text(word.text, "[")) {
+        word.is_expanded = false; /* the test command */
+    }
+    if (splitter->has_brace && !view_equals_text(word.text, "{}")) {
+        doubt(splitter, "a brace");
+    }
+    place_word(splitter, word);
+    splitter->word = (struct shell_word){0};
+    splitter->word_start = splitter->text_length;
+    splitter->has_word = splitter->is_quoted = splitter->has_brace = false;
+}
+
+static void end_part(struct splitter *splitter) {
+    struct shell_line *line = splitter->line;
+    struct shell_part *part = &splitter->part;
+    end_word(splitter);
+    if (splitter->takes_target) {
+        doubt(splitter, "a redirection without a file");
+        part->is_redirected = true;
+        splitter->takes_target = false;
+    }
+    if (part->word_count > 0 || part->is_assigned || part->is_redirected) {
+        if (line->part_count == PERMISSION_PARTS_MAX) {
+            doubt(splitter, "more commands than are read");
+        } else {
+            line->parts[line->part_count++] = *part;
+        }
+    }
+    *part = (struct shell_part){0};
+}
+
+/* ---- what stands in a line ------------------------------------------------------------------ */
+
+static void take_single_quotes(struct splitter *splitter) {
+    splitter->at += 1;
+    splitter->has_word = splitter->is_quoted = true;
+    for (;;) {
+        int c = peek(splitter, 0);
+        if (c < 0) {
+            doubt(splitter, "a quote that is not closed");
+            return;
+        }
+        splitter->at += 1;
+        if (c == '\'') {
+            return;
+        }
+        put(splitter, c);
+    }
+}
+
+static void take_double_quotes(struct splitter *splitter) {
+    splitter->at += 1;
+    splitter->has_word = splitter->is_quoted = true;
+    for (;;) {
+        int c = peek(splitter, 0);
+        if (c < 0) {
+            doubt(splitter, "a quote that is not closed");
+            return;
+        }
+        splitter->at += 1;
+        if (c == '"') {
+            return;
+        }
+        if (c == '$' || c == '`') {
+            doubt(splitter, "an expansion");
+        } else if (c == '\\') {
+            int next = peek(splitter, 0);
+            if (next == '\n') {
+                doubt(splitter, "a line that goes on");
+            }
+            if (next == '$' || next == '`' || next == '"' || next == '\\') {
+                c = next;
+                splitter->at += 1;
+            }
+        }
+        put(splitter, c);
+    }
+}
+
+static void take_backslash(struct splitter *splitter) {
+    int next = peek(splitter, 1);
+    splitter->at += 1;
+    if (next < 0 || next == '\n') {
+        doubt(splitter, "a line that goes on");
+        splitter->at += next < 0 ? 0 : 1;
+        return;
+    }
+    splitter->is_quoted = true;
+    put(splitter, next);
+    splitter->at += 1;
+}
+
+/* At < or >. */
+static void take_redirection(struct splitter *splitter) {
+    int first = peek(splitter, 0);
+    int second = peek(splitter, 1);
+    size_t length = 1;
+    struct view word = view_of(
+        splitter->line->text + splitter->word_start, splitter->text_length - splitter->word_start
+    );
+    if (splitter->has_word && !splitter->is_quoted && is_digits(word)) {
+        splitter->text_length = splitter->word_start; /* 2> is no word */
+        splitter->has_word = false;
+    }
+    end_word(splitter);
+    if (splitter->takes_target) {
+        doubt(splitter, "a redirection without a file");
+        splitter->part.is_redirected = true;
+    }
+    if (first == '<' && second == '<') {
+        doubt(splitter, "a here-document");
+        length = 2;
+    } else if (second == '>' || (first == '>' && second == '|')) {
+        length = 2;
+    }
+    splitter->is_copy = second == '&';
+    length += splitter->is_copy ? 1 : 0;
+    splitter->takes_target = true;
+    splitter->at += length;
+}
+
+/* At ; & | ( ) or a newline: where a command ends. */
+static void take_separator(struct splitter *splitter) {
+    int first = peek(splitter, 0);
+    int second = peek(splitter, 1);
+    end_part(splitter);
+    splitter->at += 1;
+    if (first == '(' || first == ')') {
+        doubt(splitter, "a parenthesis");
+    } else if (first == ';' && second == ';') {
+        doubt(splitter, "';;'");
+    } else if (first == '&' && (second == '>' || second == '<')) {
+        doubt(splitter, "'&>'"); /* not the same in every shell */
+    } else if (first == '|' && second == '&') {
+        doubt(splitter, "'|&'");
+    } else if ((first == '&' || first == '|') && second == first) {
+        splitter->at += 1;
+    }
+}
+
+static void take_comment(struct splitter *splitter) {
+    while (peek(splitter, 0) >= 0 && peek(splitter, 0) != '\n') {
+        splitter->at += 1;
+    }
+}
+
+/* An ordinary byte of a word, or one that a shell would expand. */
+static void take_byte(struct splitter *splitter, int c) {
+    splitter->at += 1;
+    if (c == '$') {
+        doubt(splitter, "an expansion");
+    } else if (c == '`') {
+        doubt(splitter, "an expansion");
+        end_part(splitter);
+        return;
+    } else if (c == '{' || c == '}') {
+        splitter->has_brace = true;
+    } else if (c == '*' || c == '?' || c == '[' || (c == '~' && !splitter->has_word)) {
+        splitter->word.is_expanded = true;
+    } else if (c < 0x20 || c == 0x7F) {
+        doubt(splitter, "a control character");
+    }
+    put(splitter, c);
+}
+
+static void take(struct splitter *splitter) {
+    int c = peek(splitter, 0);
+    switch (c) {
+    case ' ':
+    case '\t':
+        end_word(splitter);
+        splitter->at += 1;
+        return;
+    case '\n':
+    case ';':
+    case '&':
+    case '|':
+    case '(':
+    case ')':
+        take_separator(splitter);
+        return;
+    case '<':
+    case '>':
+        take_redirection(splitter);
+        return;
+    case '\'':
+        take_single_quotes(splitter);
+        return;
+    case '"':
+        take_double_quotes(splitter);
+        return;
+    case '\\':
+        take_backslash(splitter);
+        return;
+    default:
+        if (c == '#' && !splitter->has_word) {
+            take_comment(splitter);
+        } else {
+            take_byte(splitter, c);
+        }
+    }
+}
+
+/* Characters that a person does not see, or sees in another place. */
+static bool is_hidden(uint32_t c) {
+    return c == 0xAD || (c >= 0x80 && c <= 0x9F) || c == 0x061C || (c >= 0x200B && c <= 0x200F) ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+           (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE0FFF);
+}
+
+static void check_characters(struct splitter *splitter) {
+    for (size_t at = 0; at < splitter->in.length;) {
+        uint32_t c = 0;
+        size_t length = utf8_decode(view_slice(splitter->in, at, 4), &c);
+        if (length == 0) {
+            doubt(splitter, "bytes that are no UTF-8");
+            return;
+        }
+        if (c == 0 || is_hidden(c)) {
+            doubt(splitter, "a character that does not show");
+            return;
+        }
+        at += length;
+    }
+}
+
+result shell_split(struct view command, struct shell_line *out, struct error *error) {
+    *out = (struct shell_line){0};
+    struct splitter splitter = {.in = command, .line = out};
+    if (command.length > PERMISSION_QUESTION_BYTES) {
+        out->doubt = "more text than is read";
+        return OK;
+    }
+    out->text = malloc(command.length + 1);
+    if (out->text == NULL) {
+        FAIL(error, MEMORY, "no memory for a command of %zu bytes", command.length);
+    }
+    check_characters(&splitter);
+    while (splitter.at < command.length) {
+        take(&splitter);
+        ASSERT(splitter.text_length <= splitter.at); /* a byte is written once at most */
+    }
+    end_part(&splitter);
+    return OK;
+}
+
+void shell_line_deinit(struct shell_line *line) {
+    free(line->text);
+    line->text = NULL;
+}
