@@ -11,12 +11,32 @@
 #define INPUT_BYTES_MAX ((size_t)64 << 20)
 
 const struct cli_command *const cli_commands[] = {
-    &command_run,          &command_sessions_list, &command_sessions_show, &command_cache_show,
-    &command_cache_verify, &command_cache_evict,   &command_cache_export,  &command_cache_import,
-    &command_config_path,  &command_config,        &command_doctor,        &command_model_inspect,
-    &command_model_tokens, &command_model_render,  &command_model_parse,   &command_model_logits,
-    &command_model_synth,  &command_model_bench,   &command_tool_list,     &command_tool_call,
-    &command_sandbox_run,  &command_sandbox_file,
+    // clang-format off
+    &command_run,
+    &command_sessions_list,
+    &command_sessions_show,
+    &command_sessions_fork,
+    &command_sessions_diff,
+    &command_cache_show,
+    &command_cache_verify,
+    &command_cache_evict,
+    &command_cache_export,
+    &command_cache_import,
+    &command_config_path,
+    &command_config,
+    &command_doctor,
+    &command_model_inspect,
+    &command_model_tokens,
+    &command_model_render,
+    &command_model_parse,
+    &command_model_logits,
+    &command_model_synth,
+    &command_model_bench,
+    &command_tool_list,
+    &command_tool_call,
+    &command_sandbox_run,
+    &command_sandbox_file,
+    // clang-format on
 };
 const size_t cli_command_count = COUNT_OF(cli_commands);
 

@@ -1,5 +1,5 @@
 /* hearth sessions: what was recorded. Reads beside a running writer. */
-#include "cli.h"
+#include "cli_sessions.h"
 #include "generation_settings.h"
 #include "paths.h"
 
@@ -11,16 +11,19 @@
 #define COLUMN_TASK_BYTES 60
 #define LINEAGE_DIGITS    16 /* shown of 64 */
 
-/* *is_empty (may be null): nothing was recorded yet, which is not said then. */
-static int
-open_store(const struct cli_arguments *arguments, struct session_store **store, bool *is_empty) {
+int sessions_open(
+    const struct cli_arguments *arguments,
+    enum session_mode mode,
+    struct session_store **store,
+    bool *is_empty
+) {
     CLEANUP(buffer_deinit) struct buffer state = {0};
     struct error error = {0};
     result opened = path_state(cli_value(arguments, "state"), false, &state, &error);
     if (is_ok(opened)) {
         const struct session_store_options options = {
             .state_dir = buffer_text(&state),
-            .mode = SESSION_READ_ONLY,
+            .mode = mode,
             .program = "hearth sessions",
             .clock = clock_real(),
         };
@@ -31,6 +34,13 @@ open_store(const struct cli_arguments *arguments, struct session_store **store, 
         return STATUS_DATA;
     }
     return is_failed(opened) ? cli_fail_error(opened, &error) : STATUS_DONE;
+}
+
+int sessions_print(result made, const struct error *error, const struct buffer *text) {
+    if (is_failed(made)) {
+        return cli_fail_error(made, error);
+    }
+    return cli_print(buffer_view(text)) ? STATUS_DONE : STATUS_DATA;
 }
 
 /* Text of users, models and tools on its way to a terminal. */
@@ -64,13 +74,6 @@ static void time_text(int64_t milliseconds, char out[32]) {
         strftime(out, 32, "%Y-%m-%d %H:%M:%S", &local) == 0) {
         out[0] = '\0';
     }
-}
-
-static int print_made(result made, const struct error *error, const struct buffer *text) {
-    if (is_failed(made)) {
-        return cli_fail_error(made, error);
-    }
-    return cli_print(buffer_view(text)) ? STATUS_DONE : STATUS_DATA;
 }
 
 /* ---- list ----------------------------------------------------------------------------------- */
@@ -140,7 +143,7 @@ static int sessions_list(const struct cli_arguments *arguments) {
     };
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
     bool is_empty = false;
-    int status = open_store(arguments, &store, &is_empty);
+    int status = sessions_open(arguments, SESSION_READ_ONLY, &store, &is_empty);
     if (is_empty) { /* no session is no failure of a list */
         return cli_has(arguments, "json") || cli_print(view_of_text("no sessions\n")) ? STATUS_DONE
                                                                                       : STATUS_DATA;
@@ -156,7 +159,7 @@ static int sessions_list(const struct cli_arguments *arguments) {
     if (is_ok(made)) {
         made = list_write(list, cli_has(arguments, "json"), &text, &error);
     }
-    return print_made(made, &error, &text);
+    return sessions_print(made, &error, &text);
 }
 
 const struct cli_command command_sessions_list = {
@@ -490,7 +493,7 @@ static int sessions_show(const struct cli_arguments *arguments) {
         .with_outputs = cli_has(arguments, "outputs"),
     };
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
-    int status = open_store(arguments, &store, NULL);
+    int status = sessions_open(arguments, SESSION_READ_ONLY, &store, NULL);
     if (status != STATUS_DONE) {
         return status;
     }
@@ -508,7 +511,7 @@ static int sessions_show(const struct cli_arguments *arguments) {
         made = cli_has(arguments, "json") ? show_json(tree, &text, &error)
                                           : show_text(tree, options.with_outputs, &text, &error);
     }
-    return print_made(made, &error, &text);
+    return sessions_print(made, &error, &text);
 }
 
 const struct cli_command command_sessions_show = {

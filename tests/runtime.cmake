@@ -17,7 +17,9 @@ add_test(NAME test_cli
 set_tests_properties(test_cli PROPERTIES TIMEOUT 1200)
 add_test(NAME test_resume
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_resume.py $<TARGET_FILE:hearth>)
-set_tests_properties(test_resume PROPERTIES TIMEOUT 1200)
+add_test(NAME test_branch
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_branch.py $<TARGET_FILE:hearth>)
+set_tests_properties(test_resume test_branch PROPERTIES TIMEOUT 1200)
 
 # The success rate of the bundled model, beside the known figures; with sanitizers it takes too long.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")

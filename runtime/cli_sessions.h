@@ -1,0 +1,19 @@
+/* Shared by the files behind `hearth sessions`. Thread: main. */
+#ifndef HEARTH_RUNTIME_CLI_SESSIONS_H
+#define HEARTH_RUNTIME_CLI_SESSIONS_H
+
+#include "cli.h"
+#include "sessions/session.h"
+
+/* The store of --state. *is_empty (may be null): nothing was recorded yet, which is not said then.
+ * Returns an exit status and has said why it is not STATUS_DONE. */
+int sessions_open(
+    const struct cli_arguments *arguments,
+    enum session_mode mode,
+    struct session_store **store,
+    bool *is_empty
+);
+/* Prints what was made, or why it was not; an exit status. */
+int sessions_print(result made, const struct error *error, const struct buffer *text);
+
+#endif

@@ -1,0 +1,239 @@
+/* hearth sessions fork, rewind and diff: other ways to go on from a recorded session. */
+#include "cli_sessions.h"
+#include "paths.h"
+
+#include "sandbox/workspace.h"
+#include <inttypes.h>
+
+#define PATCH_BYTES_MAX ((size_t)64 << 20)
+
+/* What a command works on. */
+struct branch {
+    const struct cli_arguments *arguments;
+    struct session_store *store;
+    struct session_id id;
+    struct session_tree *tree;
+    int64_t index; /* of the turn; -1: before the first */
+};
+
+static void branch_close(struct branch *branch) {
+    session_tree_destroy(branch->tree);
+    session_store_close(branch->store);
+}
+
+static int branch_open(struct branch *branch, enum session_mode mode) {
+    int status = sessions_open(branch->arguments, mode, &branch->store, NULL);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    const struct cli_arguments *arguments = branch->arguments;
+    const char *word = arguments->word_count > 0 ? arguments->words[0] : "last";
+    struct error error = {0};
+    result found = session_resolve(branch->store, view_of_text(word), &branch->id, &error);
+    if (is_ok(found)) {
+        found = session_load(branch->store, &branch->id, NULL, &branch->tree, &error);
+    }
+    return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
+}
+
+/* --turn N, counted from 1 as `sessions show` does; absent: the newest turn one can go on behind. */
+static int branch_turn(struct branch *branch, int64_t least) {
+    int64_t turn = 0;
+    if (!cli_i64(branch->arguments, "turn", least, INT32_MAX, &turn)) {
+        return STATUS_USAGE;
+    }
+    branch->index = turn - 1;
+    if (cli_has(branch->arguments, "turn")) {
+        return STATUS_DONE;
+    }
+    struct error error = {0};
+    result found =
+        session_last_whole_turn(branch->store, &branch->id, INT64_MAX, &branch->index, &error);
+    return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
+}
+
+/* The workspace's snapshot behind a turn: that of the last call until then. */
+static struct view commit_behind(const struct session_tree *tree, int64_t index) {
+    struct view commit = tree->session.begin.commit_before;
+    for (size_t i = 0; tree->agent_count > 0 && i < tree->agents[0].turn_count; i++) {
+        const struct session_turn *turn = &tree->agents[0].turns[i];
+        for (size_t k = 0; !turn->is_rewound && turn->index <= index && k < turn->call_count; k++) {
+            struct view after = turn->calls[k].commit_after;
+            commit = after.length > 0 ? after : commit;
+        }
+    }
+    return commit;
+}
+
+/* Snapshots of the session's workspace. */
+static result
+open_workspace(const struct branch *branch, struct workspace **out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer state = {0}, directory = {0}, snapshots = {0};
+    buffer_init(&directory, BUFFER_CEILING_DEFAULT);
+    TRY(path_state(cli_value(branch->arguments, "state"), false, &state, error));
+    TRY(buffer_append(&directory, branch->tree->session.begin.workspace, error));
+    TRY(path_snapshots(buffer_text(&state), buffer_text(&directory), &snapshots, error));
+    return workspace_open(buffer_text(&directory), buffer_text(&snapshots), out, error);
+}
+
+/* A recorded commit as libgit2's callers want it; anything else is no snapshot. */
+static result
+commit_copy(struct view commit, char out[WORKSPACE_COMMIT_BYTES], struct error *error) {
+    if (commit.length != WORKSPACE_COMMIT_BYTES - 1) {
+        FAIL(error, NOT_FOUND, "the session has no snapshot of its workspace there");
+    }
+    memcpy(out, commit.data, commit.length);
+    out[commit.length] = '\0';
+    return OK;
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+static const struct cli_option fork_options[] = {
+    {"turn", 0, "N", "go on behind turn N (default: the newest whose calls are all answered)"},
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+};
+
+static int sessions_fork(const struct cli_arguments *arguments) {
+    CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
+    int status = branch_open(&branch, SESSION_READ_WRITE);
+    status = status == STATUS_DONE ? branch_turn(&branch, 1) : status;
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    const struct session_fork_begin begin = {
+        .session = branch.id,
+        .index = branch.index,
+        .commit = commit_behind(branch.tree, branch.index),
+        .program_version = view_of_text(HEARTH_VERSION),
+    };
+    struct session_id id = {""};
+    struct error error = {0};
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    result made = session_fork(branch.store, &begin, &id, &error);
+    if (is_ok(made)) {
+        made = buffer_append_format(
+            &text,
+            &error,
+            "%s\nforked from %s behind turn %" PRId64 "; go on with: hearth run --resume %s "
+            "\"new task\"\n",
+            id.text,
+            branch.id.text,
+            branch.index + 1,
+            id.text
+        );
+    }
+    return sessions_print(made, &error, &text);
+}
+
+const struct cli_command command_sessions_fork = {
+    .path = "sessions fork",
+    .operands = "[ID]",
+    .summary = "a new session that goes on behind a turn of a recorded one",
+    .text = "ID is an id, the beginning of one, or 'last' (the default). The new session refers to "
+            "the\n"
+            "turns before it, nothing is copied; its id is printed first. Files are not changed.\n",
+    .options = fork_options,
+    .option_count = COUNT_OF(fork_options),
+    .words_max = 1,
+    .run = sessions_fork,
+};
+
+/* ---- diff ----------------------------------------------------------------------------------- */
+
+static const struct cli_option diff_options[] = {
+    {"turn", 0, "N", "only what turn N changed"},
+    {"stat", 0, NULL, "files and lines instead of the patch"},
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+};
+
+/* Snapshots around one turn, or around the session. */
+static int diff_ends(struct branch *branch, struct view *from, struct view *to) {
+    *from = branch->tree->session.begin.commit_before;
+    *to = branch->tree->session.commit_after;
+    if (to->length == 0) { /* it still runs, or its program died */
+        *to = commit_behind(branch->tree, INT64_MAX);
+    }
+    if (!cli_has(branch->arguments, "turn")) {
+        return STATUS_DONE;
+    }
+    int status = branch_turn(branch, 1);
+    *from = commit_behind(branch->tree, branch->index - 1);
+    *to = commit_behind(branch->tree, branch->index);
+    return status;
+}
+
+static result diff_write(
+    const struct branch *branch,
+    struct view from,
+    struct view to,
+    struct buffer *out,
+    struct error *error
+) {
+    char before[WORKSPACE_COMMIT_BYTES], after[WORKSPACE_COMMIT_BYTES];
+    TRY(commit_copy(from, before, error));
+    TRY(commit_copy(to, after, error));
+    CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
+    TRY(open_workspace(branch, &workspace, error));
+    bool stat = cli_has(branch->arguments, "stat");
+    struct workspace_difference difference = {0};
+    TRY(workspace_compare(workspace, before, after, stat ? 0 : PATCH_BYTES_MAX, &difference, error)
+    );
+    result made = OK;
+    if (!stat && difference.patch_truncated) {
+        made = error_set(
+            error,
+            RESULT_LIMIT,
+            0,
+            __FILE__,
+            __LINE__,
+            "the patch has more than %zu bytes: see --stat, or --turn N",
+            PATCH_BYTES_MAX
+        );
+    } else if (!stat && difference.patch != NULL) {
+        made = buffer_append(out, view_of(difference.patch, difference.patch_bytes), error);
+    }
+    for (size_t i = 0; stat && is_ok(made) && i < difference.file_count; i++) {
+        const struct workspace_file_change *file = &difference.files[i];
+        made = buffer_append_format(
+            out,
+            error,
+            "%s\t+%zu -%zu%s\n",
+            file->path,
+            file->lines_added,
+            file->lines_removed,
+            file->binary ? " (binary)" : ""
+        );
+    }
+    workspace_difference_deinit(&difference);
+    return made;
+}
+
+static int sessions_diff(const struct cli_arguments *arguments) {
+    CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
+    struct view from, to;
+    int status = branch_open(&branch, SESSION_READ_ONLY);
+    status = status == STATUS_DONE ? diff_ends(&branch, &from, &to) : status;
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, PATCH_BYTES_MAX + ((size_t)1 << 20));
+    struct error error = {0};
+    result made = diff_write(&branch, from, to, &text, &error);
+    return sessions_print(made, &error, &text);
+}
+
+const struct cli_command command_sessions_diff = {
+    .path = "sessions diff",
+    .operands = "[ID]",
+    .summary = "what a session changed in its workspace, as a patch",
+    .text =
+        "ID is an id, the beginning of one, or 'last' (the default). The patch is for git apply\n"
+        "or patch -p1.\n",
+    .options = diff_options,
+    .option_count = COUNT_OF(diff_options),
+    .words_max = 1,
+    .run = sessions_diff,
+};

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Forks and rewinds of recorded sessions, and their patches: test_branch.py HEARTH [NAME-PART]...
+
+With the bundled model, greedy: what the rest of a run writes is known, so a fork or a rewound session
+in the same workspace must come to the same tokens. Helpers and output are those of test_cli.py.
+"""
+import json
+import shutil
+import subprocess
+import sys
+
+import test_cli
+from test_cli import GREEDY, MINI, Scratch, check, hearth, needs_sandbox
+from test_resume import DEMO, context_ids, resume, whole_run
+
+
+def recorded(scratch):
+    task = scratch.demo(DEMO)
+    check(scratch.run(task["prompt"], *GREEDY), 0)
+    return scratch.tree("--tokens")
+
+
+def fork(scratch, *arguments):
+    done = check(hearth("sessions", "fork", *arguments, "--state", scratch.state), 0)
+    return done.stdout.decode().split("\n")[0]
+
+
+def show(scratch, session):
+    return json.loads(check(
+        hearth("sessions", "show", session, "--state", scratch.state, "--json", "--tokens"), 0).stdout)
+
+
+def live_ids(tree):
+    """Of the context: turns that were rewound are no part of it."""
+    agent = dict(tree["agents"][0])
+    agent["turns"] = [turn for turn in agent["turns"] if not turn.get("is_rewound")]
+    return context_ids({"agents": [agent]})
+
+
+def diff(scratch, *arguments):
+    return check(hearth("sessions", "diff", *arguments, "--state", scratch.state), 0).stdout.decode()
+
+
+def unchanged_turns(tree):
+    """How many turns ran before the first that changed the workspace."""
+    count = 0
+    for turn in tree["agents"][0]["turns"]:
+        if any(call["commit_before"] != call["commit_after"] for call in turn["calls"]):
+            return count
+        count += 1
+    return count
+
+
+def test_a_fork_goes_on_as_its_session_did():
+    needs_sandbox()
+    with Scratch() as scratch:
+        tree = recorded(scratch)
+        turn = unchanged_turns(tree)
+        assert turn >= 1
+        session = fork(scratch, "last", "--turn", str(turn))
+        assert show(scratch, session)["agents"][0]["fork_of"] == tree["id"]
+        shutil.rmtree(scratch.work)
+        scratch.work.mkdir()
+        scratch.demo(DEMO)
+        check(resume(scratch, session=session), 0)
+        gone_on = show(scratch, session)
+        assert live_ids(gone_on) == whole_run()["ids"]
+        inherited = [turn.get("is_inherited", False) for turn in gone_on["agents"][0]["turns"]]
+        assert inherited == [True] * turn + [False] * (len(inherited) - turn), inherited
+        assert show(scratch, tree["id"])["agents"] == tree["agents"]
+        assert gone_on["usage"]["turns"] == len(inherited) - turn
+        scratch.check_database()
+
+
+def test_a_fork_behind_the_end_takes_a_new_task():
+    needs_sandbox()
+    with Scratch() as scratch:
+        tree = recorded(scratch)
+        session = fork(scratch)
+        done = hearth("run", "--resume", session, "Say what you did.", "--max-turns", "1",
+                      "--state", scratch.state, "--json")
+        assert done.returncode in (0, 4), done.stderr
+        again = show(scratch, session)
+        assert live_ids(again)[:len(context_ids(tree))] == context_ids(tree)
+        # The context is not computed again: the cache on disk has it.
+        first = again["agents"][0]["turns"][len(tree["agents"][0]["turns"])]["cache"]
+        assert first["evaluated_tokens"] < first["prompt_tokens"] // 2, first
+
+
+def test_a_diff_is_a_patch_that_applies():
+    needs_sandbox()
+    with Scratch() as scratch, Scratch() as other:
+        tree = recorded(scratch)
+        patch = diff(scratch)
+        assert "grid.py" in patch
+        other.demo(DEMO)
+        applied = subprocess.run(["git", "apply", "-"], input=patch, text=True, cwd=other.work,
+                                 capture_output=True, check=False)
+        assert applied.returncode == 0, applied.stderr
+        assert (other.work / "grid.py").read_bytes() == (scratch.work / "grid.py").read_bytes()
+        turns = range(1, len(tree["agents"][0]["turns"]) + 1)
+        parts = [diff(scratch, "--turn", str(turn)) for turn in turns]
+        assert sum(1 for part in parts if part) >= 1
+        assert "grid.py\t+" in diff(scratch, "--stat")
+
+
+def test_what_cannot_be_forked_is_named():
+    with Scratch() as scratch:
+        missing = hearth("sessions", "fork", "last", "--state", scratch.state)
+        check(missing, 5)
+    needs_sandbox()
+    with Scratch() as scratch:
+        recorded(scratch)
+        late = check(hearth("sessions", "fork", "--turn", "99", "--state", scratch.state), 5)
+        assert b"no turn 99" in late.stderr, late.stderr
+        check(hearth("sessions", "fork", "--turn", "0", "--state", scratch.state), 2)
+
+
+def main():
+    parts = sys.argv[2:]
+    return test_cli.run_tests(
+        [(name, test) for name, test in globals().items()
+         if name.startswith("test_") and callable(test)
+         and (not parts or any(part in name for part in parts))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
