@@ -119,6 +119,11 @@ static void schemas_outside_the_subset_are_named(void **state) {
         {"{\"type\":\"object\",\"properties\":{\"" LONG_NAME "end\":1}}",
          RESULT_INVALID_INPUT,
          "'" LONG_NAME "' is no object"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":"
+         "\"object\","
+         "\"properties\":{\"b\":{\"type\":\"array\",\"items\":{\"type\":\"object\"}}}}}}}",
+         RESULT_UNSUPPORTED,
+         "objects in objects"},
         {"{\"type\":\"object\",\"properties\":{},\"required\":[\"b\"]}",
          RESULT_INVALID_INPUT,
          "required"},
@@ -136,7 +141,10 @@ static const char wide_schema[] =
     "{\"type\": \"object\", \"properties\": {\"s\": {\"type\": \"string\", \"enum\": [\"a\", "
     "\"b\"]}, \"i\": {\"type\": \"integer\", \"minimum\": 1, \"maximum\": 9}, \"n\": {\"type\": "
     "\"number\"}, \"b\": {\"type\": \"boolean\"}, \"l\": {\"type\": \"array\", \"items\": "
-    "{\"type\": \"integer\"}}, \"o\": {\"type\": \"object\"}}, \"required\": [\"s\"]}";
+    "{\"type\": \"integer\"}}, \"o\": {\"type\": \"object\"}, \"e\": {\"type\": \"array\", "
+    "\"items\": "
+    "{\"type\": \"object\", \"properties\": {\"p\": {\"type\": \"string\"}, \"q\": {\"type\": "
+    "\"integer\"}}, \"required\": [\"p\"]}}}, \"required\": [\"s\"]}";
 
 static void arguments_are_checked_against_every_keyword(void **state) {
     (void)state;
@@ -160,6 +168,13 @@ static void arguments_are_checked_against_every_keyword(void **state) {
         {"{\"s\":\"a\",\"l\":{}}", "error: parameter 'l' must be of type array"},
         {"{\"s\":\"a\",\"l\":[1,\"x\"]}", "error: parameter 'l' must hold items of type integer"},
         {"{\"s\":\"a\",\"o\":[]}", "error: parameter 'o' must be of type object"},
+        {"{\"s\":\"a\",\"i\":null}", NULL},
+        {"{\"s\":\"a\",\"e\":[{\"p\":\"x\"},{\"p\":\"y\",\"q\":null}]}", NULL},
+        {"{\"s\":\"a\",\"e\":[{\"p\":\"x\"},{\"q\":1}]}",
+         "error: missing parameter 'p' (in an item of 'e'); t takes"},
+        {"{\"s\":\"a\",\"e\":[{\"p\":\"x\",\"r\":1}]}",
+         "error: unknown parameter 'r' (in an item of 'e')"},
+        {"{\"s\":\"a\",\"e\":[1]}", "error: parameter 'e' must hold items of type object"},
         {"{\"s\":\"a\",\"S\":\"a\"}", "error: unknown parameter 'S'"},
     };
     CLEANUP(json_cleanup) struct json_document *schema = NULL;

@@ -36,6 +36,19 @@ static size_t fail_each(struct bench *bench, const char *name, const char *argum
     return 0;
 }
 
+static void fail_calls(uint64_t set, const char *const calls[][2], size_t count) {
+    struct bench bench;
+    const struct tool_context_options options = {.set = set, .strictness = TOOL_STRICT_NEVER};
+    bench_open(&bench, NULL, &options);
+    size_t failed = 0;
+    for (size_t i = 0; i < count; i++) {
+        failed += fail_each(&bench, calls[i][0], calls[i][1]);
+    }
+    assert_true(failed > count);
+    print_message("%zu failed allocations\n", failed);
+    bench_close(&bench);
+}
+
 static void every_failed_allocation_is_told(void **state) {
     (void)state;
     static const char *const calls[][2] = {
@@ -43,22 +56,21 @@ static void every_failed_allocation_is_told(void **state) {
         {"edit", "{\"path\":\"a.py\",\"old\":\"x = 1\\ny = 2\",\"new\":\"x = 1\\ny = 3\"}"},
         {"write", "{\"path\":\"a.py\",\"content\":\"whole\"}"},
         {"write", "{\"path\":\"d/e/a.py\",\"content\":\"x\"}"},
-        {"list", "{}"},
-        {"search", "{\"text\":\"x\"}"},
         {"finish", "{\"summary\":\"done\"}"},
         {"read", "{\"path\":\"gone\"}"},
         {"nothing", "{}"},
         {"read", "{}"},
     };
-    struct bench bench;
-    bench_open(&bench, NULL, NULL);
-    size_t failed = 0;
-    for (size_t i = 0; i < COUNT_OF(calls); i++) {
-        failed += fail_each(&bench, calls[i][0], calls[i][1]);
-    }
-    assert_true(failed > COUNT_OF(calls));
-    print_message("%zu failed allocations\n", failed);
-    bench_close(&bench);
+    static const char *const wide_calls[][2] = {
+        {"read", "{\"path\":\"a.py\"}"},
+        {"edit",
+         "{\"path\":\"a.py\",\"edits\":[{\"old\":\"x = 1\\ny = 2\",\"new\":\"x = 1\\ny = 3\"}]}"},
+        {"list", "{}"},
+        {"search", "{\"text\":\"x\"}"},
+        {"image", "{\"path\":\"a.py\"}"},
+    };
+    fail_calls(TOOL_SET_TRAINED, calls, COUNT_OF(calls));
+    fail_calls(tool_set_all(), wide_calls, COUNT_OF(wide_calls));
 }
 
 static void context_is_made_whole_or_not_at_all(void **state) {

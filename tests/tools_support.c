@@ -29,7 +29,7 @@ void bench_open(
     filled.workspace = bench->workspace;
     filled.clock = filled.clock.wall_ms == NULL ? clock_real() : filled.clock;
     if (filled.set == 0) {
-        filled.set = tool_set_all();
+        filled.set = TOOL_SET_TRAINED;
     }
     bench->sandbox = sandbox;
     if (sandbox != NULL) {

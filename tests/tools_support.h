@@ -29,7 +29,8 @@ struct bench {
     } while (0)
 extern struct error must_error; /* where MUST's calls report */
 
-/* `options` may be null; workspace, sandbox and policy are filled in. */
+/* `options` may be null; workspace, sandbox and policy are filled in. Its set 0 is
+ * TOOL_SET_TRAINED. */
 void bench_open(
     struct bench *bench, struct sandbox *sandbox, const struct tool_context_options *options
 );

@@ -116,6 +116,13 @@ void tool_result_deinit(struct tool_result *value); /* usable with CLEANUP */
  * block. */
 typedef void tool_output(void *context, struct view bytes);
 
+/* Whether a file has to be read before it is edited or written over, and again when it changed. */
+enum tool_strictness {
+    TOOL_STRICT_BY_SET, /* where the set is wide: the bundled model was trained without */
+    TOOL_STRICT_ALWAYS,
+    TOOL_STRICT_NEVER
+};
+
 struct tool_context_options {
     const char *workspace; /* directory the tools act in; /workspace for commands */
     /* For commands; both borrowed until destroy. With sandbox null the shell tool is refused. The
@@ -124,8 +131,9 @@ struct tool_context_options {
     struct sandbox *sandbox;
     const struct sandbox_policy *policy;
     enum tool_dialect dialect;
-    uint64_t set;          /* tools that may be called; 0: tool_set_default of the dialect */
-    uint64_t declared;     /* what the prompt declares where that is more; 0: `set` */
+    uint64_t set;      /* tools that may be called; 0: tool_set_default of the dialect */
+    uint64_t declared; /* what the prompt declares where that is more; 0: `set` */
+    enum tool_strictness strictness;
     int64_t time_ms_max;   /* one call; 0: TOOL_TIME_MS_DEFAULT */
     size_t text_bytes_max; /* of read, list and search; 0: TOOL_TEXT_BYTES_DEFAULT */
     struct clock clock;
@@ -155,6 +163,17 @@ const struct tool_descriptor *
 tool_context_find(const struct tool_context *context, struct view name);
 /* Their declarations as a JSON array. */
 void tool_context_declarations(const struct tool_context *context, struct json_writer *writer);
+
+/* The files that this context read or wrote, the latest last. Thread: that of tool_call. */
+struct tool_file_read {
+    const char *path; /* below the workspace */
+    uint64_t bytes;
+    bool is_written; /* by an edit or a write, at some time */
+};
+typedef void tool_context_ledger_entry(void *context, const struct tool_file_read *file);
+void tool_context_ledger(
+    const struct tool_context *context, tool_context_ledger_entry *entry, void *entry_context
+);
 
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
  * One call at a time per context. Thread: a worker that outlives the call (see sandbox.h); blocks

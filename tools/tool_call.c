@@ -66,6 +66,8 @@ result tool_context_create(
     }
     context->is_wide =
         tool_set_is_wide(options->dialect, context->options.set | context->options.declared);
+    context->is_strict = options->strictness == TOOL_STRICT_ALWAYS ||
+                         (options->strictness == TOOL_STRICT_BY_SET && context->is_wide);
     if (context->options.time_ms_max <= 0) {
         context->options.time_ms_max = TOOL_TIME_MS_DEFAULT;
     }
@@ -98,6 +100,8 @@ void tool_context_destroy(struct tool_context *context) {
         json_destroy(context->offers[i].schema);
     }
     free(context->offers);
+    tool_ledger_deinit(&context->ledger);
+    tool_outputs_deinit(&context->outputs);
     beneath_close(context->root);
     free(context->workspace);
     free(context);
@@ -186,6 +190,16 @@ void tool_context_remove(struct tool_context *context, const void *owner) {
         }
     }
     context->offer_count = kept;
+}
+
+void tool_context_ledger(
+    const struct tool_context *context, tool_context_ledger_entry *entry, void *entry_context
+) {
+    for (size_t i = 0; i < context->ledger.count; i++) {
+        const struct tool_ledger_file *known = &context->ledger.files[i];
+        const struct tool_file_read file = {known->path, known->bytes, known->is_written};
+        entry(entry_context, &file);
+    }
 }
 
 /* ------------------------------------------------------------------------- calls ---- */
@@ -329,6 +343,42 @@ static result call_known(
     return status;
 }
 
+/* Keeps what was shown in part, and ends the text with where to read on. The bundled model knows
+ * no such line. */
+static result keep_output(
+    struct tool_context *context,
+    const struct tool_offer *offer,
+    struct tool_result *out,
+    struct error *error
+) {
+    const char *read = tool_offered_name(context, &tool_row_read);
+    if (!context->is_wide || read == NULL || !out->text_is_truncated || out->output.length == 0 ||
+        offer->row == &tool_row_read) {
+        return OK;
+    }
+    bool is_kept = false;
+    uint64_t missing = out->output_bytes - out->output.length;
+    TRY(tool_outputs_keep(
+        &context->outputs,
+        context->call_count,
+        buffer_view(&out->output),
+        out->output_gap_at,
+        missing,
+        &is_kept,
+        error
+    ));
+    if (!is_kept) {
+        return OK;
+    }
+    return buffer_append_format(
+        &out->text,
+        error,
+        "\n[all of it: %s of \"" TOOL_OUTPUT_PREFIX "%llu\"]",
+        read,
+        (unsigned long long)context->call_count
+    );
+}
+
 result tool_call(
     struct tool_context *context,
     struct view name,
@@ -345,6 +395,9 @@ result tool_call(
     const struct tool_offer *offer = find_offer(context, name);
     result status = offer == NULL ? refuse_unknown(context, name, out, error)
                                   : call_known(context, offer, arguments, out, error);
+    if (is_ok(status) && offer != NULL) {
+        status = keep_output(context, offer, out, error);
+    }
     out->duration_ms = clock_monotonic_ms(clock) - begin_ms;
     TRY_NOTE(error, status, "tool %.*s", (int)(name.length > 64 ? 64 : name.length), name.data);
     ASSERT(utf8_is_valid(buffer_view(&out->text)));

@@ -1,14 +1,11 @@
-/* read, edit, write, list and finish: files of the workspace through sandbox/beneath.h only.
+/* read, edit, write and finish as the bundled model knows them: files of the workspace through sandbox/beneath.h only.
  *
  * Texts are what the bundled model was trained with; where it knows no text for a case, its own
  * begins the same way and says more in parentheses.
  */
 #include "tool_internal.h"
 
-#define LIST_ENTRIES_MAX ((size_t)1000) /* lines a model can still use */
-
-/* The answer for a failure of beneath.h. Faults of the machine stay errors. */
-static result answer_failure(
+result tool_file_failure(
     struct tool_result *out,
     struct view path,
     result failed,
@@ -40,8 +37,7 @@ static result answer_failure(
     );
 }
 
-/* Reads a whole file into `content`; false: the answer says why not. */
-static result read_file(
+result tool_file_read(
     struct tool_context *context,
     struct view given,
     char path[TOOL_PATH_BYTES],
@@ -59,7 +55,7 @@ static result read_file(
     struct beneath_info info = {0};
     result status = beneath_stat(context->root, path, &info, &why);
     if (is_failed(status)) {
-        return answer_failure(out, given, status, &why, error);
+        return tool_file_failure(out, given, status, &why, error);
     }
     if (info.kind == BENEATH_DIRECTORY) {
         return tool_answer(
@@ -87,7 +83,7 @@ static result read_file(
         size_t length = BENEATH_READ_BYTES_MAX;
         status = beneath_read(context->root, path, before, length, content, NULL, &why);
         if (is_failed(status)) {
-            return answer_failure(out, given, status, &why, error);
+            return tool_file_failure(out, given, status, &why, error);
         }
         if (content->length > TOOL_FILE_BYTES_MAX) {
             return tool_answer(
@@ -131,7 +127,7 @@ result tool_run_read(
     char path[TOOL_PATH_BYTES];
     bool usable = false;
     CLEANUP(buffer_deinit) struct buffer content = {NULL, 0, 0, 0};
-    TRY(read_file(context, given, path, &content, &usable, out, error));
+    TRY(tool_file_read(context, given, path, &content, &usable, out, error));
     if (!usable) {
         return OK;
     }
@@ -141,6 +137,7 @@ result tool_run_read(
         return OK;
     }
     struct view text = buffer_view(&content);
+    TRY(tool_ledger_note(&context->ledger, path, text, false, error));
     struct tool_cut cut = tool_cut_lines(text, context->options.text_bytes_max);
     out->status = TOOL_OK;
     out->output_bytes = text.length;
@@ -157,8 +154,7 @@ result tool_run_read(
 
 /* -------------------------------------------------------------------- edit ---- */
 
-/* Occurrences that do not overlap, from left to right; `*first` is where the first one is. */
-static size_t count_occurrences(struct view text, struct view old, size_t *first) {
+size_t tool_count_occurrences(struct view text, struct view old, size_t *first) {
     size_t count = 0;
     if (old.length == 0) {
         return 0;
@@ -171,8 +167,7 @@ static size_t count_occurrences(struct view text, struct view old, size_t *first
     return count;
 }
 
-/* Line ends of `text` as CR LF; those that are already stay. */
-static result append_crlf(struct buffer *out, struct view text, struct error *error) {
+result tool_append_crlf(struct buffer *out, struct view text, struct error *error) {
     for (size_t i = 0; i < text.length; i++) {
         if (text.data[i] == '\n' && (i == 0 || text.data[i - 1] != '\r')) {
             TRY(buffer_append_byte(out, '\r', error));
@@ -196,7 +191,27 @@ static result replace_at(
     return buffer_append(out, view_slice(text, behind, text.length - behind), error);
 }
 
-static result write_file(
+result tool_file_check(
+    struct tool_context *context,
+    const char *path,
+    struct view given,
+    struct view content,
+    bool *usable,
+    struct tool_result *out,
+    struct error *error
+) {
+    enum tool_file_state state =
+        context->is_strict ? tool_ledger_state(&context->ledger, path, content) : TOOL_FILE_SAME;
+    *usable = state == TOOL_FILE_SAME;
+    if (*usable) {
+        return OK;
+    }
+    const char *why = state == TOOL_FILE_UNREAD ? "has not been read yet; read it first"
+                                                : "changed since it was read; read it again";
+    return tool_answer(out, TOOL_REFUSED, error, "error: %.*s %s", VIEW_ARGUMENTS(given), why);
+}
+
+result tool_file_write(
     struct tool_context *context,
     const char *path,
     struct view given,
@@ -208,8 +223,9 @@ static result write_file(
     struct error why = {0};
     result status = beneath_write(context->root, path, content, &why);
     if (is_failed(status)) {
-        return answer_failure(out, given, status, &why, error);
+        return tool_file_failure(out, given, status, &why, error);
     }
+    TRY(tool_ledger_note(&context->ledger, path, content, true, error));
     return tool_answer(out, TOOL_OK, error, "ok: %s %.*s", done, VIEW_ARGUMENTS(given));
 }
 
@@ -225,24 +241,24 @@ result tool_run_edit(
     char path[TOOL_PATH_BYTES];
     bool usable = false;
     CLEANUP(buffer_deinit) struct buffer content = {NULL, 0, 0, 0};
-    TRY(read_file(context, given, path, &content, &usable, out, error));
+    TRY(tool_file_read(context, given, path, &content, &usable, out, error));
     if (!usable) {
         return OK;
     }
     struct view text = buffer_view(&content);
     size_t at = 0;
-    size_t count = count_occurrences(text, old, &at);
+    size_t count = tool_count_occurrences(text, old, &at);
     // The model is shown LF for CR LF, so what it quotes has LF too; the file keeps its own.
     CLEANUP(buffer_deinit) struct buffer old_crlf = {NULL, 0, 0, 0};
     CLEANUP(buffer_deinit) struct buffer new_crlf = {NULL, 0, 0, 0};
     buffer_init(&old_crlf, 2 * TOOL_ARGUMENTS_BYTES_MAX);
     buffer_init(&new_crlf, 2 * TOOL_ARGUMENTS_BYTES_MAX);
     if (count == 0 && old.length > 0 && view_find(text, view_of_text("\r\n"), 0) != SIZE_MAX) {
-        TRY(append_crlf(&old_crlf, old, error));
-        TRY(append_crlf(&new_crlf, new, error));
+        TRY(tool_append_crlf(&old_crlf, old, error));
+        TRY(tool_append_crlf(&new_crlf, new, error));
         old = buffer_view(&old_crlf);
         new = buffer_view(&new_crlf);
-        count = count_occurrences(text, old, &at);
+        count = tool_count_occurrences(text, old, &at);
     }
     if (count == 0) {
         return tool_answer(
@@ -262,12 +278,12 @@ result tool_run_edit(
     CLEANUP(buffer_deinit) struct buffer edited = {NULL, 0, 0, 0};
     buffer_init(&edited, TOOL_FILE_BYTES_MAX + 2 * TOOL_ARGUMENTS_BYTES_MAX);
     TRY(replace_at(text, at, old, new, &edited, error));
-    return write_file(context, path, given, buffer_view(&edited), "edited", out, error);
+    return tool_file_write(context, path, given, buffer_view(&edited), "edited", out, error);
 }
 
 /* ------------------------------------------------------------------- write ---- */
 
-static result make_parents(
+result tool_make_parents(
     struct tool_context *context,
     const char *path,
     struct view given,
@@ -290,7 +306,30 @@ static result make_parents(
         return OK;
     }
     *made = false;
-    return answer_failure(out, given, status, &why, error);
+    return tool_file_failure(out, given, status, &why, error);
+}
+
+/* A file that is there and is to be replaced must be known where the context is strict. */
+static result may_write_over(
+    struct tool_context *context,
+    char path[TOOL_PATH_BYTES],
+    struct view given,
+    bool *usable,
+    struct tool_result *out,
+    struct error *error
+) {
+    struct beneath_info info = {0};
+    struct error why = {0};
+    if (!context->is_strict || is_failed(beneath_stat(context->root, path, &info, &why)) ||
+        info.kind != BENEATH_FILE) {
+        return OK; // what else it may be, beneath_write says
+    }
+    CLEANUP(buffer_deinit) struct buffer content = {NULL, 0, 0, 0};
+    TRY(tool_file_read(context, given, path, &content, usable, out, error));
+    if (!*usable) {
+        return OK;
+    }
+    return tool_file_check(context, path, given, buffer_view(&content), usable, out, error);
 }
 
 result tool_run_write(
@@ -307,81 +346,17 @@ result tool_run_write(
     if (!usable) {
         return OK;
     }
-    TRY(make_parents(context, path, given, &usable, out, error));
+    TRY(may_write_over(context, path, given, &usable, out, error));
+    if (usable) {
+        TRY(tool_make_parents(context, path, given, &usable, out, error));
+    }
     if (!usable) {
         return OK;
     }
-    return write_file(context, path, given, content, "wrote", out, error);
+    return tool_file_write(context, path, given, content, "wrote", out, error);
 }
 
-/* -------------------------------------------------------------------- list ---- */
-
-static tool_run run_list;
-
-const struct tool_row tool_row_list = {
-    .shown =
-        {"list",
-         "List a directory.",
-         OBJECT_SCHEMA(STRING_PROPERTY("path", "directory, the workspace when left out"), ""),
-         TOOL_READS,
-         false},
-    .run = run_list,
-};
-
-static const char *entry_suffix(enum beneath_kind kind) {
-    static const char *const suffixes[] = {"", "/", "@", "?"}; // as ls -F marks them
-    ASSERT((size_t)kind < COUNT_OF(suffixes));
-    return suffixes[kind];
-}
-
-static result run_list(
-    struct tool_context *context,
-    struct json_value arguments,
-    struct tool_result *out,
-    struct error *error
-) {
-    struct view given = tool_argument(arguments, "path");
-    char path[TOOL_PATH_BYTES];
-    bool usable = false;
-    TRY(tool_path(given, path, &usable, out, error));
-    if (!usable) {
-        return OK;
-    }
-    CLEANUP(beneath_list_deinit) struct beneath_list list = {0};
-    struct error why = {0};
-    result status = beneath_list_directory(context->root, path, BENEATH_ENTRIES_MAX, &list, &why);
-    if (is_failed(status)) {
-        return answer_failure(
-            out, given.length == 0 ? view_of_text(".") : given, status, &why, error
-        );
-    }
-    out->status = TOOL_OK;
-    if (list.count == 0) {
-        return tool_answer(out, TOOL_OK, error, "(empty directory)");
-    }
-    size_t shown = 0;
-    for (; shown < list.count && shown < LIST_ENTRIES_MAX &&
-           out->text.length < context->options.text_bytes_max;
-         shown++) {
-        const struct beneath_entry *entry = &list.entries[shown];
-        if (shown > 0) {
-            TRY(buffer_append_byte(&out->text, '\n', error));
-        }
-        TRY(sandbox_sanitise(view_of_text(entry->name), 0, &out->text, error));
-        TRY(buffer_append_text(&out->text, entry_suffix(entry->info.kind), error));
-    }
-    if (shown < list.count || list.truncated) {
-        out->text_is_truncated = true;
-        TRY(buffer_append_format(
-            &out->text,
-            error,
-            "\n... [%zu%s more entries omitted] ...",
-            list.count - shown,
-            list.truncated ? " or" : ""
-        ));
-    }
-    return OK;
-}
+/* ------------------------------------------------------------------ finish ---- */
 
 result tool_run_finish(
     struct tool_context *context,

@@ -5,6 +5,7 @@
 #include "sandbox/beneath.h"
 #include "sandbox/sandbox.h"
 #include "tool.h"
+#include "tool_ledger.h"
 
 #include <stdatomic.h>
 
@@ -39,7 +40,8 @@ struct tool_row {
     bool (*is_possible)(const struct tool_context_options *options);
 };
 
-extern const struct tool_row tool_row_list, tool_row_search;
+extern const struct tool_row tool_row_read, tool_row_list, tool_row_search, tool_row_image;
+extern const struct tool_descriptor tool_wide_read, tool_wide_edit;
 
 /* A tool as another dialect has it. Before it runs, its arguments are renamed to those of the
  * widest hearth form. */
@@ -81,10 +83,13 @@ struct tool_context {
     const struct tool_offer *running; /* during a call */
     bool is_wide;                     /* beyond what the bundled model was trained with */
     uint64_t call_count;              /* the running one included: N of "output:N" */
-    int64_t time_ms_max;              /* of the next call */
-    int64_t deadline_ms;              /* of the running call, monotonic */
-    int cancel_fd;                    /* eventfd: readable once cancelled */
-    atomic_bool cancelled;            /* set before cancel_fd is written; any thread */
+    bool is_strict;                   /* files are read before they are changed */
+    struct tool_ledger ledger;
+    struct tool_outputs outputs;
+    int64_t time_ms_max;   /* of the next call */
+    int64_t deadline_ms;   /* of the running call, monotonic */
+    int cancel_fd;         /* eventfd: readable once cancelled */
+    atomic_bool cancelled; /* set before cancel_fd is written; any thread */
 };
 
 /* Adds a tool behind those that are there. `shown` (with its texts) and `owner` are borrowed until
@@ -108,6 +113,8 @@ tool_run tool_run_read;
 tool_run tool_run_edit;
 tool_run tool_run_write;
 tool_run tool_run_finish;
+tool_run tool_run_read_wide;
+tool_run tool_run_edit_wide;
 
 /* Sets the status and replaces the text by a formatted one, made harmless (sandbox_sanitise). */
 MUST_CHECK result tool_answer(
@@ -136,6 +143,62 @@ MUST_CHECK result tool_path(
     struct tool_result *answer,
     struct error *error
 );
+
+/* The answer for a failure of beneath.h. Faults of the machine stay errors. */
+MUST_CHECK result tool_file_failure(
+    struct tool_result *out,
+    struct view path,
+    result failed,
+    const struct error *why,
+    struct error *error
+);
+
+/* Reads a whole file into `content`; `usable` false: the answer says why not. */
+MUST_CHECK result tool_file_read(
+    struct tool_context *context,
+    struct view given,
+    char path[TOOL_PATH_BYTES],
+    struct buffer *content,
+    bool *usable,
+    struct tool_result *out,
+    struct error *error
+);
+
+/* Whether a file with this content may be changed: where the context is strict, it was read and is
+ * as it was then. The answer says why not. */
+MUST_CHECK result tool_file_check(
+    struct tool_context *context,
+    const char *path,
+    struct view given,
+    struct view content,
+    bool *usable,
+    struct tool_result *out,
+    struct error *error
+);
+
+/* Writes it, remembers it and answers "ok: DONE GIVEN". */
+MUST_CHECK result tool_file_write(
+    struct tool_context *context,
+    const char *path,
+    struct view given,
+    struct view content,
+    const char *done,
+    struct tool_result *out,
+    struct error *error
+);
+MUST_CHECK result tool_make_parents(
+    struct tool_context *context,
+    const char *path,
+    struct view given,
+    bool *made,
+    struct tool_result *out,
+    struct error *error
+);
+
+/* Occurrences that do not overlap, from left to right; `*first` is where the first one is. */
+size_t tool_count_occurrences(struct view text, struct view old, size_t *first);
+/* Line ends of `text` as CR LF; those that are already stay. */
+MUST_CHECK result tool_append_crlf(struct buffer *out, struct view text, struct error *error);
 
 /* What to cut out of `text` so that `head` + `tail` characters stay when there are more than
  * `whole`; invalid bytes count one each. Cuts are never inside a character. */

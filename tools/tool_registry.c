@@ -18,7 +18,7 @@ static const struct tool_row row_shell = {
     .run = tool_run_shell,
 };
 
-static const struct tool_row row_read = {
+const struct tool_row tool_row_read = {
     .shown =
         {"read",
          "Read a text file.",
@@ -26,6 +26,8 @@ static const struct tool_row row_read = {
          TOOL_READS,
          true},
     .run = tool_run_read,
+    .wide = &tool_wide_read,
+    .run_wide = tool_run_read_wide,
 };
 
 static const struct tool_row row_edit = {
@@ -41,6 +43,8 @@ static const struct tool_row row_edit = {
          TOOL_READS | TOOL_WRITES,
          true},
     .run = tool_run_edit,
+    .wide = &tool_wide_edit,
+    .run_wide = tool_run_edit_wide,
 };
 
 static const struct tool_row row_write = {
@@ -70,12 +74,13 @@ static const struct tool_row row_finish = {
 
 static const struct tool_row *const rows[] = {
     &row_shell,
-    &row_read,
+    &tool_row_read,
     &row_edit,
     &row_write,
     &row_finish,
     &tool_row_list,
     &tool_row_search,
+    &tool_row_image,
 };
 static_assert(COUNT_OF(rows) <= TOOL_COUNT_MAX, "a set has one bit per tool");
 

@@ -50,7 +50,26 @@ static result check_type(struct json_value schema, const char *where, struct err
     return OK;
 }
 
-static result check_property(struct json_value property, struct error *error) {
+static result
+check_object(struct json_value schema, const char *where, bool is_item, struct error *error);
+
+static result
+check_items(struct json_value items, const char *where, bool is_item, struct error *error) {
+    struct view type;
+    TRY_NOTE(error, json_get_string(items, "type", &type, error), "%s", where);
+    if (view_equals_text(type, "object")) {
+        if (is_item) {
+            FAIL(error, UNSUPPORTED, "%s: objects in objects in arrays", where);
+        }
+        return check_object(items, where, true, error);
+    }
+    static const char *const keywords[] = {"type", "description"};
+    TRY(check_keywords(items, keywords, COUNT_OF(keywords), where, error));
+    return check_type(items, where, error);
+}
+
+/* `is_item`: of an object that is an item of an array; those nest no further. */
+static result check_property(struct json_value property, bool is_item, struct error *error) {
     static const char *const keywords[] = {
         "type", "description", "enum", "minimum", "maximum", "items"};
     char where[80];
@@ -70,30 +89,18 @@ static result check_property(struct json_value property, struct error *error) {
         }
     }
     struct json_value items = json_get(property, "items");
-    if (json_type(items) != JSON_ABSENT) {
-        static const char *const item_keywords[] = {"type", "description"};
-        TRY(check_keywords(items, item_keywords, COUNT_OF(item_keywords), where, error));
-        TRY(check_type(items, where, error));
-    }
-    return OK;
+    return json_type(items) == JSON_ABSENT ? OK : check_items(items, where, is_item, error);
 }
 
-result tool_schema_check(struct json_value schema, struct error *error) {
+static result
+check_object(struct json_value schema, const char *where, bool is_item, struct error *error) {
     static const char *const keywords[] = {"type", "description", "properties", "required"};
-    if (json_type(schema) != JSON_OBJECT) {
-        FAIL(error, INVALID_INPUT, "a schema must be an object");
-    }
-    TRY(check_keywords(schema, keywords, COUNT_OF(keywords), "schema", error));
-    struct view type;
-    TRY(json_get_string(schema, "type", &type, error));
-    if (!view_equals_text(type, "object")) {
-        FAIL(error, UNSUPPORTED, "schema: arguments of type '%.*s'", VIEW_ARGUMENTS(type));
-    }
+    TRY(check_keywords(schema, keywords, COUNT_OF(keywords), where, error));
     struct json_value properties;
-    TRY(json_get_object(schema, "properties", &properties, error));
+    TRY_NOTE(error, json_get_object(schema, "properties", &properties, error), "%s", where);
     for (struct json_value v = json_first(properties); json_type(v) != JSON_ABSENT;
          v = json_next(v)) {
-        TRY(check_property(v, error));
+        TRY(check_property(v, is_item, error));
     }
     struct json_value required = json_get(schema, "required");
     for (struct json_value v = json_first(required); json_type(v) != JSON_ABSENT;
@@ -101,10 +108,22 @@ result tool_schema_check(struct json_value schema, struct error *error) {
         struct view name;
         if (!json_as_string(v, &name) ||
             json_type(json_get_view(properties, name)) == JSON_ABSENT) {
-            FAIL(error, INVALID_INPUT, "schema: a required property that is not declared");
+            FAIL(error, INVALID_INPUT, "%s: a required property that is not declared", where);
         }
     }
     return OK;
+}
+
+result tool_schema_check(struct json_value schema, struct error *error) {
+    if (json_type(schema) != JSON_OBJECT) {
+        FAIL(error, INVALID_INPUT, "a schema must be an object");
+    }
+    struct view type;
+    TRY(json_get_string(schema, "type", &type, error));
+    if (!view_equals_text(type, "object")) {
+        FAIL(error, UNSUPPORTED, "schema: arguments of type '%.*s'", VIEW_ARGUMENTS(type));
+    }
+    return check_object(schema, "schema", false, error);
 }
 
 /* ----------------------------------------------------------------- arguments ---- */
@@ -190,6 +209,41 @@ static bool is_one_of(struct json_value value, struct json_value values) {
     return false;
 }
 
+static result match_members(
+    struct json_value schema, struct json_value arguments, struct buffer *why, struct error *error
+);
+
+/* Goes down once: tool_schema_check lets objects nest no further. */
+static result match_items(
+    struct json_value property, struct json_value value, struct buffer *why, struct error *error
+) {
+    struct json_value items = json_get(property, "items");
+    if (json_type(items) != JSON_OBJECT) {
+        return OK;
+    }
+    struct view name = json_name(property);
+    for (struct json_value v = json_first(value); json_type(v) != JSON_ABSENT; v = json_next(v)) {
+        if (!has_type(v, type_of(items))) {
+            return buffer_append_format(
+                why,
+                error,
+                "error: parameter '%.*s' must hold items of type %.*s only",
+                VIEW_ARGUMENTS(name),
+                VIEW_ARGUMENTS(type_of(items))
+            );
+        }
+        if (view_equals_text(type_of(items), "object")) {
+            TRY(match_members(items, v, why, error));
+            if (why->length > 0) {
+                return buffer_append_format(
+                    why, error, " (in an item of '%.*s')", VIEW_ARGUMENTS(name)
+                );
+            }
+        }
+    }
+    return OK;
+}
+
 /* Writes into `why` what is wrong with one value; nothing when it is fine. */
 static result match_value(
     struct json_value property, struct json_value value, struct buffer *why, struct error *error
@@ -235,20 +289,7 @@ static result match_value(
             );
         }
     }
-    struct json_value items = json_get(property, "items");
-    struct json_value v = json_first(json_type(items) == JSON_OBJECT ? value : items);
-    for (; json_type(items) == JSON_OBJECT && json_type(v) != JSON_ABSENT; v = json_next(v)) {
-        if (!has_type(v, type_of(items))) {
-            return buffer_append_format(
-                why,
-                error,
-                "error: parameter '%.*s' must hold items of type %.*s only",
-                VIEW_ARGUMENTS(name),
-                VIEW_ARGUMENTS(type_of(items))
-            );
-        }
-    }
-    return OK;
+    return match_items(property, value, why, error);
 }
 
 static result match_members(
@@ -275,6 +316,9 @@ static result match_members(
                 (int)(name.length > 64 ? 64 : name.length),
                 (const char *)name.data
             );
+        }
+        if (json_type(v) == JSON_NULL && !is_required(schema, name)) {
+            continue; // many models write null for what they leave out
         }
         TRY(match_value(property, v, why, error));
         if (why->length > 0) {

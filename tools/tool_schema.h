@@ -2,7 +2,8 @@
  *
  * Subset understood: "type" (object, string, integer, number, boolean, array), "description",
  * "properties", "required", "enum" of strings, "minimum" and "maximum" of integers, "items" with a
- * type. Keys that a schema does not declare are refused: a model that invents one must be told.
+ * type, which may be an object as long as none is inside of it. Keys that a schema does not declare
+ * are refused: a model that invents one must be told. Null for an optional key is as if left out.
  * Thread: any.
  */
 #ifndef HEARTH_TOOLS_TOOL_SCHEMA_H
