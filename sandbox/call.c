@@ -31,7 +31,6 @@
 #define DESTROY_MS       INT64_C(3000)
 #define READ_BYTES       ((size_t)64 << 10)
 #define READS_PER_STEP   4
-#define OUTPUT_TOTAL_MAX ((uint64_t)64 << 20) /* drained and counted; above it the call ends */
 #define STATUS_BYTES_MAX ((size_t)16 << 10)
 
 enum phase {
@@ -60,6 +59,9 @@ struct sandbox_call {
     struct cgroup cgroup;
     bool has_cgroup;
     struct capture output[2];
+    uint64_t output_max; /* written in all */
+    sandbox_on_output *on_output;
+    void *on_output_context;
     struct buffer status_text;
     bool is_ready;      /* hearth-inner handed over to the command */
     int command_status; /* as bubblewrap reports it, or -1 */
@@ -98,6 +100,10 @@ check_policy(const struct sandbox_policy *policy, const char *const *command, st
         {"processes", offsetof(struct sandbox_policy, processes), 8, UINT64_C(1) << 15},
         {"disk (MiB)", offsetof(struct sandbox_policy, disk_mib), 1, UINT64_C(1) << 24},
         {"output (KiB)", offsetof(struct sandbox_policy, output_kib), 1, UINT64_C(1) << 15},
+        {"output in all (MiB)",
+         offsetof(struct sandbox_policy, output_total_mib),
+         1,
+         UINT64_C(1) << 20},
         {"CPU (percent)", offsetof(struct sandbox_policy, cpu_percent), 1, 100000},
     };
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
@@ -197,7 +203,7 @@ static result start(
     struct error *error
 ) {
     TRY(prepare(call, policy, error));
-    TRY(mounts_open(policy, sandbox->probe.helper_path, &call->mounts, error));
+    TRY(mounts_open(sandbox->holds, policy, sandbox->probe.helper_path, &call->mounts, error));
     int status = clock_gettime(CLOCK_REALTIME_COARSE, &call->started_wall);
     ASSERT(status == 0);
     call->started_ms = now_ms();
@@ -212,6 +218,9 @@ static result start(
     call->cgroup = launch.cgroup;
     call->has_cgroup = launch.has_cgroup;
     call->wall_ms = policy->wall_ms;
+    call->output_max = policy->output_total_mib << 20;
+    call->on_output = policy->on_output;
+    call->on_output_context = policy->on_output_context;
     call->wall_deadline_ms = call->started_ms + policy->wall_ms;
     call->phase_deadline_ms = INT64_MAX;
     disk_watch_start(&call->disk, call->mounts.workspace_fd, policy->disk_mib, call->started_ms);
@@ -248,7 +257,7 @@ result sandbox_start(
     }
     call->epoll_fd = call->timer_fd = call->pid_fd = call->init_fd = call->status_fd = -1;
     call->output_fd[0] = call->output_fd[1] = call->input.fd = -1;
-    call->mounts.workspace_fd = call->mounts.lock_fd = -1;
+    call->mounts.workspace_fd = -1;
     call->command_status = -1;
     result started = start(sandbox, policy, command, call, error);
     if (is_failed(started)) {
@@ -450,12 +459,16 @@ static void read_output(struct sandbox_call *call, size_t stream) {
             return;
         }
         capture_add(&call->output[stream], bytes, (size_t)got);
+        if (call->on_output != NULL) {
+            enum sandbox_stream name = stream == 0 ? SANDBOX_STDOUT : SANDBOX_STDERR;
+            call->on_output(call->on_output_context, name, view_of(bytes, (size_t)got));
+        }
     }
 }
 
 static void check_output(struct sandbox_call *call) {
     uint64_t total = call->output[0].total + call->output[1].total;
-    if (total > OUTPUT_TOTAL_MAX && call->phase == PHASE_RUNNING) {
+    if (total > call->output_max && call->phase == PHASE_RUNNING) {
         force(call, SANDBOX_OUTPUT_LIMIT, true);
     }
 }
@@ -534,7 +547,7 @@ static void describe_forced(struct sandbox_call *call) {
     if (call->forced == SANDBOX_TIMED_OUT) {
         (void)snprintf(out, bytes, "ran longer than %lld ms", (long long)call->wall_ms);
     } else if (call->forced == SANDBOX_OUTPUT_LIMIT) {
-        unsigned long long limit = OUTPUT_TOTAL_MAX >> 20;
+        unsigned long long limit = call->output_max >> 20;
         (void)snprintf(out, bytes, "wrote more than %llu MiB of output", limit);
     } else if (call->forced == SANDBOX_DISK_LIMIT) {
         long long limit = (long long)(call->disk.limit_bytes >> 20);
@@ -603,7 +616,7 @@ static void finish(struct sandbox_call *call) {
     outcome->disk_growth_bytes = call->disk.growth_bytes;
     outcome->mode_bits_stripped = call->disk.survey.stripped;
     describe_end(call);
-    mounts_close(&call->mounts); // the workspace is free for the next command
+    mounts_close(&call->mounts); // its share in the workspace is free
     set_phase(call, PHASE_FINISHED, INT64_MAX);
     arm_timer(call);
 }
@@ -728,60 +741,6 @@ void sandbox_call_destroy(struct sandbox_call *call) {
     discard(call);
 }
 
-/* What of `input` the pipe takes; ends it behind the last byte. */
-static struct view feed(struct sandbox_call *call, struct view input) {
-    size_t written = 0;
-    if (call->input.fd < 0) {
-        return view_slice(input, input.length, 0);
-    }
-    // A command that does not want it has closed it, and its own end says the rest.
-    result_ignore(sandbox_call_write_input(call, input, &written, NULL));
-    input = view_slice(input, written, SIZE_MAX);
-    if (input.length == 0) {
-        sandbox_call_end_input(call);
-    }
-    return input;
-}
-
-result sandbox_run_with_input(
-    struct sandbox *sandbox,
-    const struct sandbox_policy *policy,
-    const char *const *command,
-    struct view input,
-    int cancel_fd,
-    struct sandbox_call **out,
-    struct error *error
-) {
-    struct sandbox_policy own = *policy;
-    own.has_input = input.length > 0;
-    struct sandbox_call *call = NULL;
-    TRY(sandbox_start(sandbox, &own, command, &call, error));
-    struct pollfd entries[2] = {
-        {.fd = sandbox_call_fd(call), .events = POLLIN}, {.fd = cancel_fd, .events = POLLIN}};
-    while (!sandbox_call_step(call)) {
-        input = feed(call, input);
-        int ready = poll(entries, 2, -1);
-        if (ready > 0 && entries[1].revents != 0) {
-            sandbox_call_cancel(call);
-            entries[1].fd = -1; // once; the grace period does the rest
-        }
-    }
-    *out = call;
-    return OK;
-}
-
-result sandbox_run(
-    struct sandbox *sandbox,
-    const struct sandbox_policy *policy,
-    const char *const *command,
-    int cancel_fd,
-    struct sandbox_call **out,
-    struct error *error
-) {
-    static const struct view none = {NULL, 0};
-    return sandbox_run_with_input(sandbox, policy, command, none, cancel_fd, out, error);
-}
-
 struct sandbox_output
 sandbox_call_output(const struct sandbox_call *call, enum sandbox_stream stream) {
     const struct capture *capture = &call->output[stream == SANDBOX_STDERR ? 1 : 0];
@@ -791,26 +750,4 @@ sandbox_call_output(const struct sandbox_call *call, enum sandbox_stream stream)
         .dropped = capture_dropped(capture),
     };
     return output;
-}
-
-result sandbox_call_text(
-    const struct sandbox_call *call,
-    enum sandbox_stream stream,
-    struct buffer *out,
-    struct error *error
-) {
-    ASSERT(call->phase == PHASE_FINISHED);
-    struct sandbox_output output = sandbox_call_output(call, stream);
-    if (output.dropped == 0) { // one piece: no character or line is torn at the seam
-        CLEANUP(buffer_deinit) struct buffer whole;
-        buffer_init(&whole, BUFFER_CEILING_DEFAULT);
-        TRY(buffer_append(&whole, output.head, error));
-        TRY(buffer_append(&whole, output.tail, error));
-        return sandbox_sanitise(buffer_view(&whole), SANDBOX_LINE_BYTES_MAX, out, error);
-    }
-    TRY(sandbox_sanitise(output.head, SANDBOX_LINE_BYTES_MAX, out, error));
-    TRY(buffer_append_format(
-        out, error, "\n[... %llu bytes left out ...]\n", (unsigned long long)output.dropped
-    ));
-    return sandbox_sanitise(output.tail, SANDBOX_LINE_BYTES_MAX, out, error);
 }

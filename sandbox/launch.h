@@ -15,6 +15,7 @@ struct sandbox {
     struct sandbox_probe probe;
     struct cgroup_place place;
     int filter_fd;
+    struct hold_table *holds; /* has a lock of its own */
     unsigned cores;
     struct {
         char path[16];    /* "/bin", ... */

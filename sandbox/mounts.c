@@ -1,9 +1,9 @@
 /* The checks behind mounts.h.
  *
  * The rule that CVE-2026-87766 teaches: a mount destination may pass through a directory that a
- * sandboxed process can write only if it was checked just before and no such process runs. So the
- * workspace is locked first (an abstract socket's name, which nothing inside can see), then `.git`
- * and protected paths are opened without following any symlink and mounted by descriptor.
+ * sandboxed process can write only if it was checked just before and no such process can change it.
+ * So a share in the workspace is taken first (hold.h), under which `.git` and protected paths are
+ * opened without following any symlink; they are mounted by descriptor.
  */
 #include "mounts.h"
 
@@ -16,19 +16,25 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "hold.h"
 #include "launch_spec.h"
-#include "lock.h"
 #include "resolve.h"
 
 #define SMALL_FILE_BYTES ((size_t)64 << 10)
 
-void mounts_close(struct mounts *mounts) {
+void mounts_close_read_only(struct mounts *mounts) {
     for (size_t i = 0; i < mounts->read_only_count; i++) {
         fd_cleanup(&mounts->read_only[i].fd);
     }
+    mounts->read_only_count = 0;
+    mounts->work_tree_link[0] = '\0';
+}
+
+void mounts_close(struct mounts *mounts) {
+    mounts_close_read_only(mounts);
     fd_cleanup(&mounts->workspace_fd);
-    fd_cleanup(&mounts->lock_fd);
-    *mounts = (struct mounts){.workspace_fd = -1, .lock_fd = -1};
+    hold_release(mounts->hold);
+    *mounts = (struct mounts){.workspace_fd = -1};
 }
 
 /* Whether `path` is `directory` or lies below it; both absolute, without symlinks. */
@@ -318,6 +324,9 @@ static result add_git_file(struct mounts *mounts, struct error *error) {
         !join_path(LAUNCH_WORKSPACE, line + 8, inside)) {
         FAIL(error, INVALID_INPUT, "workspace .git names a path that is too long");
     }
+    if (is_within(inside, LAUNCH_WORKSPACE)) { // a destination that a command could prepare
+        FAIL(error, INVALID_INPUT, "workspace .git names '%s', which lies in it inside", line + 8);
+    }
     CLEANUP(fd_cleanup) int git = -1;
     TRY(open_git_directory(mounts, host, &git, error));
     char work_tree[SANDBOX_PATH_BYTES];
@@ -332,7 +341,8 @@ static result add_git_file(struct mounts *mounts, struct error *error) {
         char common_inside[SANDBOX_PATH_BYTES];
         if (!join_path(host, common, common_host) || !join_path(inside, common, common_inside) ||
             strncmp(host, common_host, strlen(common_host)) != 0 ||
-            strncmp(host + strlen(common_host), "/worktrees/", 11) != 0) {
+            strncmp(host + strlen(common_host), "/worktrees/", 11) != 0 ||
+            is_within(common_inside, LAUNCH_WORKSPACE)) {
             FAIL(error, INVALID_INPUT, "git directory '%s' has an unusual commondir", host);
         }
         int common_fd = -1;
@@ -342,6 +352,9 @@ static result add_git_file(struct mounts *mounts, struct error *error) {
     if (work_tree[0] != '\0' && join_path(inside, work_tree, mounts->work_tree_link) &&
         strcmp(mounts->work_tree_link, LAUNCH_WORKSPACE) == 0) {
         mounts->work_tree_link[0] = '\0';
+    }
+    if (is_within(mounts->work_tree_link, LAUNCH_WORKSPACE)) {
+        FAIL(error, INVALID_INPUT, "git directory '%s' has an unusual worktree", host);
     }
     result added = add_item(mounts, git, true, error, "%s", inside);
     git = -1; // taken either way
@@ -455,7 +468,18 @@ static result add_read_only(struct mounts *mounts, const char *path, struct erro
     return add_item(mounts, fd, true, error, "%s", resolved);
 }
 
+/* `.git`, then protected paths; all that can lie below the workspace. */
+static result
+open_below(struct mounts *mounts, const struct sandbox_policy *policy, struct error *error) {
+    TRY(add_git(mounts, error));
+    for (size_t i = 0; i < policy->protect_count; i++) {
+        TRY(add_protected(mounts, policy->protect[i], error));
+    }
+    return OK;
+}
+
 static result open_all(
+    struct hold_table *holds,
     const struct sandbox_policy *policy,
     const char *keep_out,
     struct mounts *mounts,
@@ -473,11 +497,7 @@ static result open_all(
     }
     TRY(check_place(mounts->workspace, keep_out, error));
     TRY(open_workspace(mounts->workspace, mounts, error));
-    TRY(lock_directory(mounts->workspace_fd, mounts->workspace, &mounts->lock_fd, error));
-    TRY(add_git(mounts, error));
-    for (size_t i = 0; i < policy->protect_count; i++) {
-        TRY(add_protected(mounts, policy->protect[i], error));
-    }
+    TRY(hold_acquire(holds, mounts, policy, open_below, error));
     for (size_t i = 0; i < policy->read_only_count; i++) {
         TRY(add_read_only(mounts, policy->read_only[i], error));
     }
@@ -485,13 +505,14 @@ static result open_all(
 }
 
 result mounts_open(
+    struct hold_table *holds,
     const struct sandbox_policy *policy,
     const char *keep_out,
     struct mounts *out,
     struct error *error
 ) {
-    struct mounts mounts = {.workspace_fd = -1, .lock_fd = -1};
-    result opened = open_all(policy, keep_out, &mounts, error);
+    struct mounts mounts = {.workspace_fd = -1};
+    result opened = open_all(holds, policy, keep_out, &mounts, error);
     if (is_failed(opened)) {
         mounts_close(&mounts);
         return opened;

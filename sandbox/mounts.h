@@ -15,25 +15,30 @@ struct mount_item {
     bool is_outside_workspace; /* Landlock then needs a rule of its own */
 };
 
+struct hold;
+struct hold_table;
+
 struct mounts {
     char workspace[SANDBOX_PATH_BYTES]; /* host path without symlinks */
     int workspace_fd;
-    int lock_fd; /* held while a command runs in the workspace */
+    struct hold *hold; /* while a command runs in the workspace; null: not taken */
     struct mount_item read_only[MOUNTS_READ_ONLY_MAX];
     size_t read_only_count;
     char work_tree_link[SANDBOX_PATH_BYTES]; /* where a submodule's git looks for its tree, or "" */
 };
 
-/* Opens and checks everything the policy names and takes the workspace's lock; no other command
- * can run in the workspace until mounts_close, which is what makes destinations below it safe.
+/* Opens and checks everything the policy names and takes a share in the workspace until
+ * mounts_close; hold.h tells which commands can run there together.
  * `keep_out` is a directory that must not lie in the workspace (our own helpers).
- * Expected errors: INVALID_INPUT, LIMIT (a command runs there already), UNSUPPORTED (no openat2). */
+ * Expected errors: INVALID_INPUT, LIMIT (another command is in the way), UNSUPPORTED (no openat2). */
 MUST_CHECK result mounts_open(
+    struct hold_table *holds,
     const struct sandbox_policy *policy,
     const char *keep_out,
     struct mounts *out,
     struct error *error
 );
 void mounts_close(struct mounts *mounts);
+void mounts_close_read_only(struct mounts *mounts); /* forgets what was to be mounted read-only */
 
 #endif

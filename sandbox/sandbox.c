@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "filter.h"
+#include "hold.h"
 #include "launch.h"
 #include "mounts.h"
 
@@ -25,6 +26,7 @@ struct sandbox_policy sandbox_policy_default(const char *workspace) {
         .disk_mib = 2048,
         .output_kib = 128,
         .cpu_percent = 200,
+        .output_total_mib = 64,
     };
     return policy;
 }
@@ -337,6 +339,11 @@ sandbox_open(const struct sandbox_options *options, struct sandbox **out, struct
         FAIL(error, MEMORY, "no memory for the sandbox");
     }
     sandbox->filter_fd = -1;
+    result created = hold_table_create(&sandbox->holds, error);
+    if (is_failed(created)) {
+        free(sandbox);
+        return created;
+    }
     struct sandbox_probe *probe = &sandbox->probe;
     look_around(sandbox, options != NULL ? options : &none);
     struct error filter_error = {0};
@@ -370,6 +377,7 @@ void sandbox_close(struct sandbox *sandbox) {
         (void)cgroup_remove_stale(&sandbox->place, true);
     }
     fd_cleanup(&sandbox->filter_fd);
+    hold_table_destroy(sandbox->holds);
     free(sandbox);
 }
 
@@ -381,7 +389,7 @@ result sandbox_check_workspace(
     const struct sandbox *sandbox, const struct sandbox_policy *policy, struct error *error
 ) {
     struct mounts mounts;
-    TRY(mounts_open(policy, sandbox->probe.helper_path, &mounts, error));
+    TRY(mounts_open(sandbox->holds, policy, sandbox->probe.helper_path, &mounts, error));
     mounts_close(&mounts);
     return OK;
 }

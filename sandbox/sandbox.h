@@ -63,16 +63,24 @@ sandbox_open(const struct sandbox_options *options, struct sandbox **out, struct
 void sandbox_close(struct sandbox *sandbox); /* after all of its calls were destroyed */
 const struct sandbox_probe *sandbox_get_probe(const struct sandbox *sandbox);
 
+enum sandbox_stream { SANDBOX_STDOUT, SANDBOX_STDERR };
+
+/* All bytes of a stream in order, inside of sandbox_call_step; must not block. */
+typedef void sandbox_on_output(void *context, enum sandbox_stream stream, struct view bytes);
+
 struct sandbox_policy {
     const char *workspace; /* host directory; /workspace inside; must belong to the caller */
     int64_t wall_ms;       /* SIGTERM then, SIGKILL 2 s later */
     uint64_t memory_mib;
-    uint64_t processes;   /* and threads */
-    uint64_t disk_mib;    /* growth of the workspace during the call; also the largest file */
-    uint64_t output_kib;  /* kept per stream: first half and last half */
-    uint64_t cpu_percent; /* 100 is one core */
-    bool merge_output;    /* standard error goes into the same pipe as standard output */
-    bool has_input;       /* standard input is a pipe of the host; else it is /dev/null */
+    uint64_t processes;        /* and threads */
+    uint64_t disk_mib;         /* growth of the workspace during the call; also the largest file */
+    uint64_t output_kib;       /* kept per stream: first half and last half */
+    uint64_t cpu_percent;      /* 100 is one core */
+    uint64_t output_total_mib; /* written in all; more ends the command */
+    sandbox_on_output *on_output; /* sees what is not kept, too; may be null */
+    void *on_output_context;
+    bool merge_output; /* standard error goes into the same pipe as standard output */
+    bool has_input;    /* standard input is a pipe of the host; else it is /dev/null */
     const char *const
         *protect; /* paths below the workspace that stay read-only; missing: ignored */
     size_t protect_count;
@@ -83,12 +91,13 @@ struct sandbox_policy {
     size_t read_only_count;
 };
 
-/* 10 min, 2048 MiB, 256 processes, 2048 MiB disk, 128 KiB output, 200 % CPU, nothing extra. */
+/* 10 min, 2048 MiB, 256 processes, 2048 MiB disk, 128 KiB output of 64 MiB, 200 % CPU, nothing
+ * extra. */
 struct sandbox_policy sandbox_policy_default(const char *workspace);
 
 /* Whether sandbox_start would accept the policy's workspace and paths: no system or home directory,
  * owned by the caller, and so on. For hosts that want to refuse before they do anything else with
- * the directory. Expected errors: INVALID_INPUT, LIMIT (a command runs there), UNSUPPORTED. */
+ * the directory. Expected errors: INVALID_INPUT, LIMIT (as sandbox_start), UNSUPPORTED. */
 MUST_CHECK result sandbox_check_workspace(
     const struct sandbox *sandbox, const struct sandbox_policy *policy, struct error *error
 );
@@ -98,7 +107,7 @@ enum sandbox_end {
     SANDBOX_SIGNALLED,     /* ended by `signal`; exit_status is 128 + signal */
     SANDBOX_TIMED_OUT,     /* wall_ms passed */
     SANDBOX_CANCELLED,     /* sandbox_call_cancel */
-    SANDBOX_OUTPUT_LIMIT,  /* more than 64 MiB written; ended */
+    SANDBOX_OUTPUT_LIMIT,  /* more than output_total_mib written; ended */
     SANDBOX_DISK_LIMIT,    /* the workspace grew too much; ended */
     SANDBOX_LAUNCH_FAILED, /* the command never ran; `reason` says why */
     SANDBOX_LOST           /* ended from outside (the host's thread ended, someone sent SIGKILL) */
@@ -125,8 +134,11 @@ struct sandbox_outcome {
 struct sandbox_call;
 
 /* Starts `command` (null-terminated, command[0] looked up in /usr/bin and /bin inside).
- * The policy and the command are copied. Expected errors: UNSUPPORTED (refused: cannot confine),
- * INVALID_INPUT (workspace or policy), IO. */
+ * The policy and the command are copied. Commands of one sandbox can run in a workspace together
+ * when all of them see the same .git and protected paths as the first, and these are direct children
+ * of the workspace; a .git that appears while some run is read-only only after the last has ended.
+ * Expected errors: UNSUPPORTED (refused: cannot confine), INVALID_INPUT (workspace or policy), LIMIT
+ * (a command of another host runs there, or one that cannot share it), IO. */
 MUST_CHECK result sandbox_start(
     struct sandbox *sandbox,
     const struct sandbox_policy *policy,
@@ -160,8 +172,6 @@ MUST_CHECK result sandbox_call_write_input(
 );
 /* The command reads end of file behind what was written. Can be repeated; nothing without a pipe. */
 void sandbox_call_end_input(struct sandbox_call *call);
-
-enum sandbox_stream { SANDBOX_STDOUT, SANDBOX_STDERR };
 
 /* Raw bytes kept so far: the first and the last ones; `dropped` bytes lay in between. Borrowed,
  * until the next step. */

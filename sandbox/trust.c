@@ -6,10 +6,27 @@
 #include <sys/stat.h>
 
 static const char *const names[] = {
-    ".git",    ".gitmodules",    ".gitattributes",    ".envrc",         ".vscode/tasks.json",
-    ".vscode", ".idea",          ".mcp.json",         ".husky",         ".pre-commit-config.yaml",
-    ".npmrc",  "AGENTS.md",      "CLAUDE.md",         ".claude",        ".codex",
-    ".cursor", ".tool-versions", ".github/workflows", ".gitlab-ci.yml",
+    ".git",
+    ".git/hooks",
+    ".git/config",
+    ".gitmodules",
+    ".gitattributes",
+    ".envrc",
+    ".vscode/tasks.json",
+    ".vscode",
+    ".idea",
+    ".mcp.json",
+    ".husky",
+    ".pre-commit-config.yaml",
+    ".npmrc",
+    "AGENTS.md",
+    "CLAUDE.md",
+    ".claude",
+    ".codex",
+    ".cursor",
+    ".tool-versions",
+    ".github/workflows",
+    ".gitlab-ci.yml",
 };
 
 void trust_list_changes(int directory_fd, const struct timespec *since, char *out, size_t bytes) {

@@ -19,6 +19,10 @@ hearth_test(test_sandbox_refusals SOURCES test_sandbox_refusals.c sandbox_suppor
     LIBRARIES sandbox base)
 hearth_test(test_sandbox_input SOURCES test_sandbox_input.c sandbox_support.c
     LIBRARIES sandbox base)
+find_package(Threads REQUIRED)
+hearth_test(test_sandbox_together SOURCES test_sandbox_together.c sandbox_support.c
+    LIBRARIES sandbox base Threads::Threads LABELS threads)
+add_dependencies(test_sandbox_together hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox_input hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox hearth-sandbox hearth-inner sandbox_cli)
 add_dependencies(test_sandbox_refusals hearth-sandbox hearth-inner sandbox_cli)
