@@ -261,7 +261,7 @@ struct part {
 
 __device__ struct part part_at(const struct index_plan *plan, int32_t step, int32_t last) {
     struct part part;
-    part.slot = owner_of(plan->step_first, plan->rows, step);
+    part.slot = block_owner_of(plan->step_first, plan->rows, step);
     part.first = plan->step_first[part.slot];
     part.next = least(last, plan->step_first[part.slot + 1]);
     part.segment = plan->row[part.slot].segment;
@@ -322,12 +322,26 @@ __device__ __forceinline__ void write_score(
     }
 }
 
+/* Clears what the selection of long rows counts into: each block its share. */
+__device__ __forceinline__ void clear_states(const struct topk *topk) {
+    if (!topk->shares) {
+        return;
+    }
+    uint32_t *words = reinterpret_cast<uint32_t *>(topk->states);
+    int32_t count = topk->jobs * (int32_t)(sizeof(struct topk_state) / sizeof(uint32_t));
+    int32_t stride = (int32_t)gridDim.x * THREADS;
+    for (int32_t i = (int32_t)(blockIdx.x * THREADS + threadIdx.x); i < count; i += stride) {
+        words[i] = 0;
+    }
+}
+
 /* Tiles of any number of rows. */
 template <class Decoded>
 __global__ void __launch_bounds__(THREADS, 2)
     index_score_kernel(struct mark mark, struct index_select_op op, struct index_plan plan) {
     MARK(mark);
     DYNAMIC_SHARED(shared);
+    clear_states(&plan.topk);
     int32_t lane = (int32_t)threadIdx.x % WARP;
     int32_t warp = (int32_t)threadIdx.x / WARP;
     int32_t groups = op.dim / 32;
@@ -375,6 +389,7 @@ __global__ void __launch_bounds__(THREADS, 2)
     index_score_row_kernel(struct mark mark, struct index_select_op op, struct index_plan plan) {
     MARK(mark);
     DYNAMIC_SHARED(shared);
+    clear_states(&plan.topk);
     int32_t lane = (int32_t)threadIdx.x % WARP;
     int32_t warp = (int32_t)threadIdx.x / WARP;
     struct tile tile = tile_at(shared, &op, &plan);

@@ -11,19 +11,22 @@
 #ifndef CUDA_EMULATION
 #define PLAN_THREADS 1024
 #define SLAB_BYTES   ((size_t)320 << 20) /* 64 rows of 2^20 entries with their pools */
+#define SEGMENTS_MAX 1024                /* that the plan's block keeps */
 #else
 #define PLAN_THREADS 32 /* fewer than the rows of its checks, and those go slab by slab */
 #define SLAB_BYTES   ((size_t)512 << 10)
+#define SEGMENTS_MAX 2
 #endif
 
-/* What is known of a row before any score. */
-__device__ struct index_row row_of(const struct index_select_op *op, int32_t row) {
+/* What is known of a row before any score. `segments`: the op's, wherever they are near. */
+__device__ struct index_row
+row_of(const struct index_select_op *op, const struct row_segment *segments, int32_t row) {
     struct index_row at = {-1, 0, 0, false};
-    at.segment = segment_of(op->segments.device, op->segments.count, row);
+    at.segment = segment_of(segments, op->segments.count, row);
     if (at.segment < 0) {
         return at;
     }
-    const struct row_segment *segment = &op->segments.device[at.segment];
+    const struct row_segment *segment = &segments[at.segment];
     at.visible = (segment->position + (row - segment->row) + 1) / op->source.ratio;
     at.candidates = at.visible;
     int32_t size = op->pool_block_entries;
@@ -45,13 +48,17 @@ __device__ struct index_row row_of(const struct index_select_op *op, int32_t row
 }
 
 /* Steps of the tile that begins with the row; 0 when none does, or no row of it is scored. */
-__device__ int32_t
-steps_of(const struct index_select_op *op, const struct index_plan *plan, int32_t row) {
-    const struct index_row at = plan->row[row - plan->first];
+__device__ int32_t steps_of(
+    const struct index_select_op *op,
+    const struct index_plan *plan,
+    const struct row_segment *segments,
+    const struct index_row at,
+    int32_t row
+) {
     if (at.segment < 0) {
         return 0;
     }
-    const struct row_segment segment = op->segments.device[at.segment];
+    const struct row_segment segment = segments[at.segment];
     int32_t start = segment.row < plan->first ? plan->first : segment.row;
     int32_t end = least(segment.row + segment.count, plan->first + plan->rows);
     if ((row - start) % plan->tile_rows != 0) {
@@ -59,14 +66,17 @@ steps_of(const struct index_select_op *op, const struct index_plan *plan, int32_
     }
     // Later rows see no fewer entries.
     int32_t last = least(row + plan->tile_rows, end) - 1;
-    const struct index_row most = last == row ? at : row_of(op, last);
+    const struct index_row most = last == row ? at : row_of(op, segments, last);
     return most.scored ? (most.candidates + INDEX_STEP - 1) / INDEX_STEP : 0;
 }
 
-__device__ struct topk_job
-entries_job(const struct index_select_op *op, const struct index_plan *plan, int32_t row) {
+__device__ struct topk_job entries_job(
+    const struct index_select_op *op,
+    const struct index_plan *plan,
+    const struct index_row *at,
+    int32_t row
+) {
     size_t slot = (size_t)(row - plan->first);
-    const struct index_row *at = &plan->row[slot];
     struct topk_job job;
     job.scores = plan->scores + slot * (size_t)plan->stride;
     job.chosen = plan->chosen + slot * (size_t)plan->stride / 32;
@@ -82,10 +92,13 @@ entries_job(const struct index_select_op *op, const struct index_plan *plan, int
     return job;
 }
 
-__device__ struct topk_job
-pool_job(const struct index_select_op *op, const struct index_plan *plan, int32_t row) {
+__device__ struct topk_job pool_job(
+    const struct index_select_op *op,
+    const struct index_plan *plan,
+    const struct index_row *at,
+    int32_t row
+) {
     size_t slot = (size_t)(row - plan->first);
-    const struct index_row *at = &plan->row[slot];
     int32_t size = op->pool_block_entries;
     struct topk_job job;
     job.scores = plan->block_scores + slot * (size_t)plan->block_stride;
@@ -99,13 +112,22 @@ pool_job(const struct index_select_op *op, const struct index_plan *plan, int32_
     return job;
 }
 
-/* Adds what the threads of a block counted. */
+/* Adds what the threads of a block counted, first within each warp. */
 __device__ void add_counters(
     struct index_counters *counters,
     unsigned long long scored,
     unsigned long long largest,
     int32_t runs
 ) {
+    for (int32_t step = WARP / 2; step > 0; step /= 2) {
+        unsigned long long other = __shfl_xor_sync(0xffffffffU, largest, step);
+        scored += __shfl_xor_sync(0xffffffffU, scored, step);
+        runs += __shfl_xor_sync(0xffffffffU, runs, step);
+        largest = other > largest ? other : largest;
+    }
+    if (threadIdx.x % WARP != 0) {
+        return;
+    }
     // Integers: their order does not matter. uint64_t is another type of the same size.
     if (scored != 0) {
         atomicAdd((unsigned long long *)&counters->entries_scored, scored);
@@ -120,7 +142,16 @@ __device__ void add_counters(
 __global__ void __launch_bounds__(PLAN_THREADS, 1)
     index_plan_kernel(struct mark mark, struct index_select_op op, struct index_plan plan) {
     MARK(mark);
+    __shared__ struct row_segment kept[SEGMENTS_MAX];
+    const struct row_segment *segments = op.segments.device;
     int32_t thread = (int32_t)threadIdx.x;
+    if (op.segments.count <= SEGMENTS_MAX) { // looking for one takes several of them in turn
+        for (int32_t i = thread; i < op.segments.count; i += PLAN_THREADS) {
+            kept[i] = segments[i];
+        }
+        segments = kept;
+        __syncthreads();
+    }
     int32_t steps_before = 0;
     int32_t units_before = 0;
     int32_t per_row = plan.topk.jobs / plan.rows;
@@ -133,14 +164,14 @@ __global__ void __launch_bounds__(PLAN_THREADS, 1)
         int32_t steps = 0;
         int32_t units[2] = {0, 0};
         if (slot < plan.rows) {
-            struct index_row at = row_of(&op, row);
+            struct index_row at = row_of(&op, segments, row);
             plan.row[slot] = at;
-            steps = steps_of(&op, &plan, row);
-            struct topk_job job = entries_job(&op, &plan, row);
+            steps = steps_of(&op, &plan, segments, at, row);
+            struct topk_job job = entries_job(&op, &plan, &at, row);
             plan.topk.job[slot * per_row] = job;
             units[0] = topk_units(job.count, job.wanted);
             if (per_row == 2) {
-                job = pool_job(&op, &plan, row);
+                job = pool_job(&op, &plan, &at, row);
                 plan.topk.job[slot * 2 + 1] = job;
                 units[1] = topk_units(job.count, job.wanted);
             }
@@ -169,13 +200,6 @@ __global__ void __launch_bounds__(PLAN_THREADS, 1)
     }
     if (op.counters != NULL) {
         add_counters(op.counters, scored, largest, runs);
-    }
-    if (plan.topk.shares) {
-        uint32_t *words = reinterpret_cast<uint32_t *>(plan.topk.states);
-        int32_t count = plan.topk.jobs * (int32_t)(sizeof(struct topk_state) / sizeof(uint32_t));
-        for (int32_t i = thread; i < count; i += PLAN_THREADS) {
-            words[i] = 0;
-        }
     }
 }
 

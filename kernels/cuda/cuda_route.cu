@@ -1,8 +1,8 @@
 /* Router (spec 3.11): scores, the k best of score + bias, their weights.
  *
- * One block per row, its scores and keys in shared memory; its first warp selects. The k-th best
- * (score + bias, id) is found in k rounds of a maximum below the last one; a pass over the ids then
- * takes all that are not below it, so they come out ascending. Bound: latency; a row is 4 E bytes.
+ * One block per row, its scores and keys in shared memory; its first warp selects: k rounds of a
+ * maximum behind the last one, then each id goes where its rank among the k is. Bound: latency; a row
+ * is 4 E bytes.
  */
 #include "cuda_device.cuh"
 
@@ -21,35 +21,27 @@ __device__ __forceinline__ uint32_t order_key(float value) {
     return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
-/* A place in the order of selection: larger keys first, then lower ids. */
-struct place {
-    uint32_t key;
-    uint32_t id;
-};
-
-__device__ __forceinline__ bool is_behind(uint32_t key, uint32_t id, struct place place) {
-    return key < place.key || (key == place.key && id > place.id);
+/* A place in the order of selection, the best the largest: larger keys first, then lower ids. Of no
+ * expert it is 0. */
+__device__ __forceinline__ uint64_t place_of(uint32_t key, uint32_t id) {
+    return (uint64_t)key << 32 | ~id;
 }
 
-/* The chosen-th best of keys[0..experts); chosen >= 1. */
-__device__ struct place last_place(const uint32_t *keys, uint32_t experts, int32_t chosen) {
-    struct place last = {0xffffffffU, 0};
-    for (int32_t round = 0; round < chosen; round++) {
-        struct place best = {0, 0xffffffffU};
-#pragma unroll 4
-        for (uint32_t e = threadIdx.x; e < experts; e += WARP) {
-            uint32_t key = keys[e];
-            bool open = round == 0 || is_behind(key, e, last);
-            if (open && (best.id == 0xffffffffU || key > best.key)) {
-                best.key = key;
-                best.id = e;
-            }
+/* The best of the lane's experts behind `last`; so many keys are fetched at once. */
+#define AT_ONCE 12
+__device__ __forceinline__ uint64_t
+best_behind(const uint32_t *keys, uint32_t experts, uint64_t last) {
+    uint64_t best = 0;
+    for (uint32_t first = threadIdx.x; first < experts; first += AT_ONCE * WARP) {
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            uint32_t e = first + i * WARP;
+            uint64_t place = place_of(keys[min(e, experts - 1)], e);
+            bool is_better = e < experts && place < last && place > best;
+            best = is_better ? place : best;
         }
-        uint32_t key = __reduce_max_sync(ALL_LANES, best.key);
-        last.id = __reduce_min_sync(ALL_LANES, best.key == key ? best.id : 0xffffffffU);
-        last.key = key;
     }
-    return last;
+    return best;
 }
 
 __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct route_op op) {
@@ -58,7 +50,8 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
     uint32_t experts = (uint32_t)op.experts;
     float *scores = (float *)shared;                 // [E]
     uint32_t *keys = (uint32_t *)(scores + experts); // [E]
-    int32_t *ids = (int32_t *)(keys + experts);      // [k]
+    int32_t *found = (int32_t *)(keys + experts);    // [k], the best first
+    int32_t *ids = found + op.chosen;                // [k]
     size_t row = blockIdx.x;
     const float *logits = op.logits + row * experts;
     for (uint32_t e = threadIdx.x; e < experts; e += THREADS) {
@@ -69,16 +62,24 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
     if (threadIdx.x >= WARP) {
         return;
     }
-    struct place last = last_place(keys, experts, op.chosen);
-    int32_t written = 0;
-    for (uint32_t first = 0; first < experts; first += WARP) {
-        uint32_t e = first + threadIdx.x;
-        bool is_chosen = e < experts && !is_behind(keys[e < experts ? e : 0], e, last);
-        uint32_t mask = __ballot_sync(ALL_LANES, is_chosen);
-        if (is_chosen) {
-            ids[written + __popc(mask & ((1U << threadIdx.x) - 1U))] = (int32_t)e;
+    uint64_t last = ~(uint64_t)0;
+    for (int32_t round = 0; round < op.chosen; round++) {
+        uint64_t best = best_behind(keys, experts, last);
+        uint32_t key = __reduce_max_sync(ALL_LANES, (uint32_t)(best >> 32));
+        bool is_equal = (uint32_t)(best >> 32) == key;
+        uint32_t id = ~__reduce_max_sync(ALL_LANES, is_equal ? (uint32_t)best : 0U);
+        last = place_of(key, id);
+        if (threadIdx.x == 0) {
+            found[round] = (int32_t)id;
         }
-        written += __popc(mask);
+    }
+    __syncwarp();
+    for (int32_t i = (int32_t)threadIdx.x; i < op.chosen; i += WARP) {
+        int32_t lower = 0;
+        for (int32_t j = 0; j < op.chosen; j++) {
+            lower += found[j] < found[i] ? 1 : 0;
+        }
+        ids[lower] = found[i];
     }
     __syncwarp();
     float sum = 0.0F;
@@ -98,7 +99,7 @@ void cuda_route(struct backend *backend, const struct route_op *op) {
     if (op->rows == 0) {
         return;
     }
-    size_t bytes = ((size_t)op->experts * 2 + (size_t)op->chosen) * 4; // at most 48 KiB: E <= 4096
+    size_t bytes = ((size_t)op->experts + (size_t)op->chosen) * 8; // at most 48 KiB: E <= 4096
     dim3 grid((unsigned)op->rows);
     CUDA_LAUNCH(cuda, CUDA_OP_ROUTE, route_kernel, grid, THREADS, bytes, *op);
 }

@@ -3,11 +3,12 @@
  * all. The chosen set bits in a map of the candidates, which gives the ids in ascending order.
  *
  * What is chosen depends on the scores alone: counts are integers, and nothing depends on the order
- * in which candidates are met. One block takes a row. Rows longer than TOPK_SHARED, when the launch
- * has few, are first counted twice and filtered by all blocks together, which leaves the one block
- * a short list. Bound: bandwidth; a row is read about three times.
+ * in which candidates are met. One block takes a row; those that its registers hold go another way
+ * (cuda_topk_short.cuh). Rows longer than TOPK_SHARED, when the launch has few, are first counted
+ * twice and filtered by all blocks together, which leaves the one block a short list. Bound:
+ * bandwidth; a row is read about three times.
  */
-#include "cuda_topk.cuh"
+#include "cuda_topk_short.cuh"
 
 #define THREADS TOPK_THREADS
 #define WARPS   (THREADS / WARP)
@@ -29,12 +30,6 @@ struct workspace {
     uint64_t ranked[TOPK_RANKED_MAX];
     uint32_t ranked_count;
 };
-
-/* Larger score, larger key; -0 and 0 are equal. */
-__device__ __forceinline__ uint32_t score_key(float score) {
-    uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0F));
-    return bits ^ ((uint32_t)((int32_t)bits >> 31) | 0x80000000U);
-}
 
 /* A row of scores, or a part of one. */
 struct score_items {
@@ -228,15 +223,6 @@ __device__ void choose_items(
     __syncthreads();
 }
 
-/* The candidate's id: itself, or the entry of the pool that it stands for. */
-__device__ __forceinline__ int32_t id_of(const struct topk_job *job, int32_t candidate) {
-    if (job->pool == NULL) {
-        return candidate;
-    }
-    int32_t size = job->pool_block_entries;
-    return job->pool[candidate / size] * size + candidate % size;
-}
-
 /* Writes the chosen in ascending order: each warp has a run of the map, 32 words at a time. */
 __device__ void write_chosen(const struct topk_job *job) {
     int32_t lane = (int32_t)threadIdx.x % WARP;
@@ -356,7 +342,10 @@ __global__ void __launch_bounds__(THREADS, 1)
 __global__ void __launch_bounds__(THREADS, 1)
     topk_finish_kernel(struct mark mark, struct topk topk) {
     MARK(mark);
-    __shared__ struct workspace work;
+    __shared__ union {
+        struct workspace any;
+        struct short_workspace few;
+    } work;
     const struct topk_job job = topk.job[blockIdx.x];
     if (job.count <= job.wanted) {
         if (job.count < 0) {
@@ -370,20 +359,23 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         return;
     }
+    if (job.count <= TOPK_SHORT && choose_short(&job, &work.few)) {
+        return;
+    }
     struct score_items items = {job.scores, 0, job.count};
     if (!topk.shares || topk_units(job.count, job.wanted) == 0) {
         for (int32_t w = (int32_t)threadIdx.x; w * 32 < job.count; w += THREADS) {
             job.chosen[w] = 0;
         }
         __syncthreads();
-        choose_items(&items, &job, progress_start(&job), &work);
+        choose_items(&items, &job, progress_start(&job), &work.any);
     } else {
         struct progress p = shared_progress(&job, &topk.states[blockIdx.x]);
         if (!is_settled(&p, TOPK_LIST)) {
-            choose_items(&items, &job, p, &work); // many ties: from the row itself
+            choose_items(&items, &job, p, &work.any); // many ties: from the row itself
         } else if (p.inside != p.wanted) {
             struct listed_items listed = {topk.lists + (size_t)blockIdx.x * TOPK_LIST, p.inside};
-            choose_items(&listed, &job, p, &work);
+            choose_items(&listed, &job, p, &work.any);
         }
     }
     write_chosen(&job);

@@ -17,6 +17,7 @@
 #define TOPK_SHARED     65536 /* rows longer than this are shared by several blocks */
 #define TOPK_SHARED_MAX 256   /* rows of a launch; more keep the device busy with a block each */
 #define TOPK_RANKED_MAX 256   /* candidates that are ranked by comparing all with all */
+#define TOPK_SHORT      16384 /* rows up to this stay in a block's registers */
 #else
 #define TOPK_THREADS    128 /* so small that the short rows of its checks go every way */
 #define TOPK_UNIT       256
@@ -24,6 +25,7 @@
 #define TOPK_SHARED     1024
 #define TOPK_SHARED_MAX 16
 #define TOPK_RANKED_MAX 32
+#define TOPK_SHORT      512
 #endif
 static_assert(TOPK_RANKED_MAX <= TOPK_THREADS, "a thread for each");
 static_assert(TOPK_RANKED_MAX < TOPK_LIST && TOPK_UNIT % 32 == 0, "lists, words of maps");
@@ -53,7 +55,7 @@ struct topk {
     bool shares;               /* whether long rows are shared; else states and lists are unused */
     struct topk_job *job;      /* [jobs] */
     int32_t *unit_first;       /* [jobs + 1] the first unit of each job; short rows have none */
-    struct topk_state *states; /* [jobs], zero before the first kernel */
+    struct topk_state *states; /* [jobs], zero before the first kernel: cuda_index_scores clears */
     uint64_t *lists;           /* [jobs, TOPK_LIST] */
 };
 
@@ -85,6 +87,19 @@ __device__ __forceinline__ int32_t owner_of(const int32_t *first, int32_t count,
     return low;
 }
 
+/* The same by the whole block, in one round trip: the owner of `at`, which has items. Barriers inside. */
+__device__ __forceinline__ int32_t block_owner_of(const int32_t *first, int32_t count, int32_t at) {
+    __shared__ int32_t owner;
+    __syncthreads(); // the call before may still read
+    for (int32_t i = (int32_t)threadIdx.x; i < count; i += (int32_t)blockDim.x) {
+        if (first[i] <= at && at < first[i + 1]) {
+            owner = i;
+        }
+    }
+    __syncthreads();
+    return owner;
+}
+
 /* The items [*from, *to) of this block when all blocks share `total` evenly. */
 __device__ __forceinline__ void share_of(int32_t total, int32_t *from, int32_t *to) {
     *from = (int32_t)((int64_t)total * blockIdx.x / gridDim.x);
@@ -114,14 +129,10 @@ __device__ __forceinline__ int32_t sum_before(int32_t value, int32_t *total) {
         sums[warp] = inclusive;
     }
     __syncthreads();
-    int32_t all = 0;
-    int32_t base = 0;
-    for (int32_t w = 0; w < (int32_t)blockDim.x / WARP; w++) {
-        base += w < warp ? sums[w] : 0;
-        all += sums[w];
-    }
-    *total = all;
-    return base + inclusive - value;
+    int32_t upto = sum_of_lanes(lane < (int32_t)blockDim.x / WARP ? sums[lane] : 0);
+    int32_t base = __shfl_sync(0xffffffffU, upto, warp == 0 ? 0 : warp - 1);
+    *total = __shfl_sync(0xffffffffU, upto, WARP - 1);
+    return (warp == 0 ? 0 : base) + inclusive - value;
 }
 
 #endif
