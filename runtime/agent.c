@@ -40,6 +40,20 @@ static void stop_set_error(
     stop_set(agent, stop, "%s", error != NULL && error->message[0] ? error->message : otherwise);
 }
 
+static void go_to_turn(struct agent *agent, struct agent_effects *effects);
+
+/* What would be the end of another agent: messages that wait are given, else the person is waited for. */
+static void go_to_idle(struct agent *agent, struct agent_effects *effects) {
+    agent->idle_stop = agent->stop;
+    agent->stop = AGENT_GOES_ON;
+    if (agent->queue_count > 0) {
+        go_to_turn(agent, effects);
+        return;
+    }
+    agent->state = AGENT_STATE_IDLE;
+    effect_add(effects, AGENT_IDLE);
+}
+
 static void go_to_end(struct agent *agent, struct agent_effects *effects) {
     ASSERT(agent->stop != AGENT_GOES_ON);
     if (agent->turn_is_open) {
@@ -47,34 +61,43 @@ static void go_to_end(struct agent *agent, struct agent_effects *effects) {
         effect_add(effects, AGENT_RECORD_TURN_END);
         return;
     }
+    if (agent_stop_is_pause(agent) && (agent->queue_count > 0 || !agent->leaves_when_idle)) {
+        go_to_idle(agent, effects);
+        return;
+    }
     agent->state = AGENT_STATE_END;
     effect_add(effects, AGENT_RECORD_END);
 }
 
+static void stop_for_turns(struct agent *agent) {
+    stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_each);
+}
+
 static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
-    if (agent->stop == AGENT_GOES_ON && agent->turns >= agent->turns_max) {
-        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max - agent->turns_before);
+    struct error error = {0};
+    if (agent->stop == AGENT_GOES_ON && agent->queue_count == 0 &&
+        agent->turns >= agent->turns_max) {
+        stop_for_turns(agent);
+    }
+    if (agent->stop == AGENT_GOES_ON && is_failed(agent_take_messages(agent, &error))) {
+        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
     }
     if (agent->stop != AGENT_GOES_ON) {
         go_to_end(agent, effects);
         return;
     }
-    if (agent->notice[0] != '\0') {
-        const struct chat_message message = {
-            .role = CHAT_USER, .content = view_of_text(agent->notice)};
-        struct error error = {0};
-        if (is_failed(agent_append(agent, &message, &error))) {
-            stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
-            go_to_end(agent, effects);
-            return;
-        }
-        agent->notice[0] = '\0';
-    }
     agent->state = AGENT_STATE_TURN;
     agent->turn_is_open = true;
+    agent->turn_effort = agent->effort;
     struct agent_effect *effect = effect_add(effects, AGENT_RECORD_TURN);
     effect->from_message = agent->context_messages;
     effect->end_is_missing = agent->end_is_missing;
+    effect->unrun_from = agent->unrun_from;
+    effect->unrun_count = agent->unrun_count;
+    effect->person_from = agent->person_from;
+    effect->person_count = agent->person_count;
+    agent->unrun_count = 0;
+    agent->person_count = 0;
 }
 
 /* Sampled tokens allowed in the turn that starts, or a reason not to start it. */
@@ -127,6 +150,23 @@ static void go_to_generate(struct agent *agent, int64_t now_ms, struct agent_eff
     effect->first_call_number = agent->calls_total;
 }
 
+static void go_to_call(struct agent *agent, struct agent_effects *effects);
+
+/* The budget of calls is spent: one turn is left to answer in. */
+static void refuse_calls(struct agent *agent, struct agent_effects *effects) {
+    struct error error = {0};
+    if (agent->has_refused_calls) {
+        stop_set(agent, AGENT_STOP_CALLS, "%" PRId64 " calls", agent->calls_max);
+    } else if (is_failed(agent_answer_unrun(
+                   agent, "not run: the budget of tool calls is spent. Answer now.", &error
+               ))) {
+        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
+    }
+    agent->has_refused_calls = true;
+    agent->call_index = agent->call_count;
+    go_to_call(agent, effects);
+}
+
 static void go_to_call(struct agent *agent, struct agent_effects *effects) {
     if (agent->stop != AGENT_GOES_ON) {
         go_to_end(agent, effects);
@@ -134,6 +174,11 @@ static void go_to_call(struct agent *agent, struct agent_effects *effects) {
     }
     if (agent->call_index == agent->call_count && !agent->turn_is_open) {
         go_to_turn(agent, effects); /* the calls were of a turn before the resume */
+        return;
+    }
+    if (agent->call_index < agent->call_count && agent->calls_max > 0 &&
+        agent->calls_run >= agent->calls_max) {
+        refuse_calls(agent, effects);
         return;
     }
     if (agent->call_index == agent->call_count) {
@@ -154,6 +199,7 @@ take_output(struct agent *agent, const struct agent_event *event, struct agent_e
     if (event->context_tokens > 0) {
         agent->context_tokens = event->context_tokens;
     }
+    bool was_missing = agent->end_is_missing;
     agent->end_is_missing = event->reason != FINISH_EOS;
     agent->has_problems = event->has_problems;
     int written =
@@ -172,6 +218,8 @@ take_output(struct agent *agent, const struct agent_event *event, struct agent_e
         );
     }
     if (event->message == NULL) {
+        stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "the generation did not begin");
+        agent->end_is_missing = was_missing; /* the context is what it was */
         go_to_end(agent, effects);
         return;
     }
@@ -277,7 +325,7 @@ static void decide_after_output(struct agent *agent, struct agent_effects *effec
         stop_set(agent, AGENT_STOP_ANSWER, "%s", "");
     } else if (agent->turns >= agent->turns_max) {
         /* Nobody would read the results. */
-        stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_max - agent->turns_before);
+        stop_for_turns(agent);
     } else if (agent->calls_total + agent->call_count > AGENT_CALLS_MAX) {
         stop_set(agent, AGENT_STOP_REPEAT, "more than %d calls", AGENT_CALLS_MAX);
     }
@@ -294,6 +342,25 @@ static bool tool_is_declared(const struct agent *agent, struct view name) {
         }
     }
     return false;
+}
+
+/* The result, and what is left of the budgets at its tail, where it costs no prefix. */
+static result append_answer(
+    struct agent *agent,
+    const struct chat_call *call,
+    const struct agent_event *event,
+    struct error *error
+) {
+    char line[AGENT_DETAIL_BYTES];
+    struct chat_message message = {.role = CHAT_TOOL, .content = event->text, .call_id = call->id};
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, AGENT_CONVERSATION_BYTES_MAX);
+    if (agent_budget_line(agent, event->now_ms, line, sizeof line)) {
+        TRY(buffer_append(&text, event->text, error));
+        TRY(buffer_append_format(&text, error, "%s%s", event->text.length > 0 ? "\n" : "", line));
+        message.content = buffer_view(&text);
+    }
+    return agent_append(agent, &message, error);
 }
 
 static void
@@ -331,10 +398,8 @@ take_result(struct agent *agent, const struct agent_event *event, struct agent_e
             repeats
         );
     }
-    const struct chat_message message = {
-        .role = CHAT_TOOL, .content = event->text, .call_id = call->id};
     struct error error = {0};
-    if (is_failed(agent_append(agent, &message, &error))) {
+    if (is_failed(append_answer(agent, call, event, &error))) {
         stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
     }
     agent->state = AGENT_STATE_RESULT;
@@ -353,17 +418,26 @@ static void go_to_calling(struct agent *agent, int64_t now_ms, struct agent_effe
     agent->state = AGENT_STATE_CALLING;
     struct agent_effect *effect = effect_add(effects, AGENT_CALL);
     effect->call_index = agent->call_index;
-    if (agent->deadline_ms != INT64_MAX) {
-        int64_t left = agent->deadline_ms - now_ms;
-        effect->time_ms_max = left > 1 ? left : 1;
-    }
+    effect->time_ms_max = agent_budget_call_ms(agent, now_ms);
+    agent->calls_run++;
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
 
-static void start(struct agent *agent, int64_t now_ms, struct agent_effects *effects) {
+static void begin(struct agent *agent, struct agent_effects *effects) {
     agent->state = AGENT_STATE_BEGIN;
+    agent->has_begun = true;
     effect_add(effects, AGENT_RECORD_BEGIN);
+}
+
+static void start(struct agent *agent, int64_t now_ms, struct agent_effects *effects) {
+    agent->started_ms = now_ms;
+    if (agent->waits) {
+        agent->state = AGENT_STATE_IDLE;
+        effect_add(effects, AGENT_IDLE);
+    } else {
+        begin(agent, effects);
+    }
     if (agent->time_ms_max > 0) {
         agent->deadline_ms = now_ms + agent->time_ms_max;
         effect_add(effects, AGENT_WAIT)->wake_ms = agent->deadline_ms;
@@ -408,7 +482,7 @@ record_failed(struct agent *agent, const struct agent_event *event, struct agent
         return;
     }
     if (agent->stop == AGENT_GOES_ON || agent->stop == AGENT_STOP_ANSWER ||
-        agent->stop == AGENT_STOP_FINISH) {
+        agent->stop == AGENT_STOP_FINISH || agent_stop_is_pause(agent)) {
         agent->stop = AGENT_GOES_ON;
         stop_set_error(agent, AGENT_STOP_RECORD, event->error, "unknown");
     }
@@ -419,9 +493,12 @@ record_failed(struct agent *agent, const struct agent_event *event, struct agent
 
 /* Somebody wished to stop: what runs is cancelled, a record that is written is waited for. */
 static void act_on_wish(struct agent *agent, struct agent_effects *effects) {
-    if (agent->state == AGENT_STATE_NEW) {
+    if (agent->state == AGENT_STATE_NEW ||
+        (agent->state == AGENT_STATE_IDLE && !agent->has_begun)) {
         agent->state = AGENT_STATE_FINISHED;
         effect_add(effects, AGENT_FINISH);
+    } else if (agent->state == AGENT_STATE_IDLE) {
+        go_to_end(agent, effects);
     } else if (agent->state == AGENT_STATE_GENERATING) {
         effect_add(effects, AGENT_CANCEL_GENERATE);
     } else if (agent->state == AGENT_STATE_CALLING) {
@@ -437,8 +514,64 @@ static void time_came(struct agent *agent, int64_t now_ms, struct agent_effects 
         effect_add(effects, AGENT_WAIT)->wake_ms = agent->deadline_ms;
         return;
     }
-    if (agent->stop == AGENT_GOES_ON) {
+    bool goes_on = agent->stop == AGENT_GOES_ON;
+    if (goes_on || agent_stop_is_pause(agent)) {
+        agent->stop = AGENT_GOES_ON;
         stop_for_time(agent);
+    }
+    if (goes_on) {
+        act_on_wish(agent, effects);
+    }
+}
+
+/* Somebody ends the run: where it would have waited for the person, it ends now. */
+static void
+leave(struct agent *agent, enum agent_stop stop, struct view who, struct agent_effects *effects) {
+    if (agent->state == AGENT_STATE_FINISHED) {
+        return;
+    }
+    bool goes_on = agent->stop == AGENT_GOES_ON;
+    if (!goes_on && agent_stop_is_pause(agent)) {
+        agent->idle_stop = agent->stop;
+        agent->stop = AGENT_GOES_ON;
+    }
+    if (goes_on && agent->state != AGENT_STATE_IDLE) {
+        agent->idle_stop = AGENT_GOES_ON; /* it is in the middle of something */
+    }
+    agent->is_leaving = true;
+    stop_set(agent, stop, "%.*s", VIEW_ARGUMENTS(who));
+    if (goes_on) {
+        act_on_wish(agent, effects);
+    }
+}
+
+static void message_came(struct agent *agent, struct view text, struct agent_effects *effects) {
+    struct error error = {0};
+    if (is_failed(agent_queue_push(agent, text, &error)) || agent->state != AGENT_STATE_IDLE) {
+        return;
+    }
+    if (agent->has_begun) {
+        go_to_turn(agent, effects);
+    } else {
+        begin(agent, effects);
+    }
+}
+
+/* What only an interactive agent takes. */
+static void
+person_came(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
+    bool works = agent->state != AGENT_STATE_NEW && agent->state != AGENT_STATE_IDLE &&
+                 agent->state != AGENT_STATE_FINISHED;
+    if (event->type == AGENT_MESSAGE) {
+        message_came(agent, event->text, effects);
+    } else if (event->type == AGENT_EFFORT) {
+        agent->effort = event->effort;
+    } else if (event->type == AGENT_INPUT_END && works) {
+        agent->leaves_when_idle = true;
+    } else if (event->type == AGENT_QUIT || event->type == AGENT_INPUT_END) {
+        leave(agent, AGENT_STOP_QUIT, view_of(NULL, 0), effects);
+    } else if (event->type == AGENT_PAUSE && works && agent->stop == AGENT_GOES_ON) {
+        stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "by the user");
         act_on_wish(agent, effects);
     }
 }
@@ -466,9 +599,10 @@ void agent_handle(
         record->is_cancelled = true;
     } else if (event->type == AGENT_TIME) {
         time_came(agent, event->now_ms, effects);
-    } else if (event->type == AGENT_INTERRUPT && agent->stop == AGENT_GOES_ON && state != AGENT_STATE_FINISHED) {
+    } else if (event->type == AGENT_INTERRUPT) {
         struct view who = event->text.length > 0 ? event->text : view_of_text("by the user");
-        stop_set(agent, AGENT_STOP_INTERRUPT, "%.*s", VIEW_ARGUMENTS(who));
-        act_on_wish(agent, effects);
+        leave(agent, AGENT_STOP_INTERRUPT, who, effects);
+    } else if (agent->is_interactive) {
+        person_came(agent, event, effects);
     }
 }

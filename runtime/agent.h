@@ -12,6 +12,11 @@
  * gives the same result again, in a message of the user before the next turn. A resume begins these
  * counts anew.
  *
+ * An interactive agent waits for a person (AGENT_IDLE) where another one ends: after an answer, an
+ * interrupt, a guard or a full context. It ends when the person leaves, a budget is spent, or engine,
+ * record or sandbox fail. Messages that come while it works are given before its next turn; what they
+ * left without a result is answered for them. Nothing is recorded before the first message.
+ *
  *     start -> record begin -> [record turn -> generate -> record output ->
  *              (record call -> call -> record result)* -> record turn end]* -> record end -> finish
  */
@@ -30,7 +35,10 @@
 #define AGENT_CUTS_MAX               3    /* turns in a row that any guard cut */
 #define AGENT_CALLS_MAX              4096 /* calls of one run */
 #define AGENT_CONVERSATION_BYTES_MAX ((size_t)64 << 20)
-#define AGENT_EFFECTS_MAX            3 /* of one event */
+#define AGENT_EFFECTS_MAX            3  /* of one event */
+#define AGENT_QUEUE_MAX              64 /* messages that wait for the next turn */
+#define AGENT_QUEUE_BYTES_MAX        ((size_t)4 << 20)
+#define AGENT_NOT_RUN                "not run: the user went on with a new message"
 #define AGENT_DETAIL_BYTES           240
 
 /* Why a run ended. */
@@ -51,6 +59,8 @@ enum agent_stop {
     AGENT_STOP_OPEN_CALL, /* turns in a row never closed a block of calls */
     AGENT_STOP_CONTEXT,   /* the context is full */
     AGENT_STOP_INTERRUPT, /* the user asked to stop */
+    AGENT_STOP_QUIT,      /* the person left */
+    AGENT_STOP_CALLS,     /* budget of tool calls */
     AGENT_STOP_ENGINE,    /* the engine failed */
     AGENT_STOP_RECORD,    /* a step could not be made durable */
     AGENT_STOP_TOOL       /* the host could not run a tool at all (not: the tool failed) */
@@ -75,6 +85,7 @@ struct agent_resume {
     size_t calls_total; /* in all messages */
     /* How the last turn ended: the model is told of a guard that cut it. */
     enum finish_reason reason;
+    bool waits; /* nothing runs before a message comes; only of an interactive agent */
 };
 
 struct agent_options {
@@ -87,7 +98,11 @@ struct agent_options {
     int32_t turn_tokens_max; /* sampled tokens of one turn; 0: until the context is full */
     int64_t tokens_max;      /* sampled tokens of the run; 0: none */
     int64_t time_ms_max;     /* from the start event; 0: none */
-    int32_t context_max;     /* tokens of the context; > 0 */
+    int64_t calls_max;       /* tool calls of the run; 0: none */
+    /* Waits for a person; turns_max is then for each of their messages. With an empty task, or with
+     * `waits` of a resume, it begins by waiting. */
+    bool is_interactive;
+    int32_t context_max;               /* tokens of the context; > 0 */
     const struct agent_resume *resume; /* null: a new conversation of `system` and `task` */
 };
 
@@ -99,7 +114,13 @@ enum agent_event_type {
     AGENT_CALLED,        /* the tool ended */
     AGENT_CALL_FAILED,   /* the host could not run it: error */
     AGENT_TIME,          /* the time asked for with AGENT_WAIT has come, or any later one */
-    AGENT_INTERRUPT      /* somebody asks to stop: text says who, empty: the user */
+    AGENT_INTERRUPT,     /* somebody asks to stop: text says who, empty: the user */
+    /* of an interactive agent: */
+    AGENT_MESSAGE,  /* text, from the person; see agent_takes_message */
+    AGENT_PAUSE,    /* ends what runs and waits for the person */
+    AGENT_EFFORT,   /* effort, from the next turn on */
+    AGENT_QUIT,     /* the person leaves */
+    AGENT_INPUT_END /* no message comes any more: ends where it would wait */
 };
 
 struct agent_event {
@@ -109,7 +130,7 @@ struct agent_event {
     int32_t append_tokens;     /* RECORDED after RECORD_TURN: tokens to append to the context */
     enum finish_reason reason; /* GENERATED */
     int32_t sampled;           /* GENERATED: tokens */
-    int32_t context_tokens;    /* GENERATED: whole context now; 0 when nothing ran */
+    int32_t context_tokens; /* GENERATED: whole context now; 0 when nothing ran: it is as before */
     const struct chat_message *message; /* GENERATED: role assistant; null when nothing ran */
     bool has_problems;                  /* GENERATED: the parser skipped something */
     struct view problem;                /* GENERATED: its first problem in words, may be empty */
@@ -117,6 +138,7 @@ struct agent_event {
     enum tool_status status;            /* CALLED */
     struct view text;                   /* CALLED: for the model; INTERRUPT: detail */
     bool ends_task;                     /* CALLED: the finish tool */
+    int32_t effort;                     /* EFFORT */
 };
 
 enum agent_effect_type {
@@ -131,14 +153,20 @@ enum agent_effect_type {
     AGENT_RECORD_RESULT,
     AGENT_RECORD_TURN_END,
     AGENT_RECORD_END,
+    AGENT_IDLE,  /* nothing runs until a message comes; agent_idle_stop says why */
     AGENT_WAIT,  /* send AGENT_TIME at wake_ms; replaces an earlier wait */
     AGENT_FINISH /* nothing follows */
 };
 
 struct agent_effect {
     enum agent_effect_type type;
-    size_t from_message;      /* RECORD_TURN: messages [from, count) are new in the context */
-    bool end_is_missing;      /* RECORD_TURN: the last generation ended without end of sequence */
+    size_t from_message; /* RECORD_TURN: messages [from, count) are new in the context */
+    bool end_is_missing; /* RECORD_TURN: the last generation ended without end of sequence */
+    /* RECORD_TURN: messages [unrun_from, unrun_from + unrun_count) are answers to calls that never ran,
+     * which no RECORD_RESULT has recorded. */
+    size_t unrun_from, unrun_count;
+    /* RECORD_TURN: messages [person_from, person_from + person_count) came with AGENT_MESSAGE. */
+    size_t person_from, person_count;
     int32_t tokens_max;       /* GENERATE */
     int64_t deadline_ms;      /* GENERATE: on the clock of the events; 0: none */
     size_t first_call_number; /* GENERATE: of the calls in its output */
@@ -193,5 +221,14 @@ int32_t agent_context_tokens(const struct agent *agent);
 /* Deadline on the clock of the events; INT64_MAX when there is none. */
 int64_t agent_deadline_ms(const struct agent *agent);
 bool agent_is_finished(const struct agent *agent);
+bool agent_is_idle(const struct agent *agent);
+/* Why it waits, or waited last; AGENT_GOES_ON: it has had no task. Its detail is agent_stop_detail. */
+enum agent_stop agent_idle_stop(const struct agent *agent);
+/* Whether a message of that many bytes finds room in the queue. */
+bool agent_takes_message(const struct agent *agent, size_t bytes);
+size_t agent_queued(const struct agent *agent);
+struct view agent_queued_text(const struct agent *agent, size_t index);
+/* Whether a RECORD_BEGIN was asked for. */
+bool agent_has_begun(const struct agent *agent);
 
 #endif

@@ -55,6 +55,7 @@ fill_again(struct agent *agent, const struct agent_options *options, struct erro
     agent->turns = resume->turns;
     agent->turns_before = resume->turns;
     agent->turns_max += resume->turns;
+    agent->waits = resume->waits;
     agent->context_tokens = resume->context_tokens;
     agent->context_messages = resume->context_messages;
     agent->end_is_missing = resume->end_is_missing;
@@ -81,7 +82,8 @@ fill_new(struct agent *agent, const struct agent_options *options, struct error 
     };
     const struct chat_message user = {.role = CHAT_USER, .content = options->task};
     TRY(agent_append(agent, &system, error));
-    return agent_append(agent, &user, error);
+    agent->waits = agent->is_interactive && options->task.length == 0;
+    return agent->waits ? OK : agent_append(agent, &user, error);
 }
 
 static result
@@ -109,7 +111,12 @@ result agent_create(struct agent **out, const struct agent_options *options, str
     }
     agent->effort = options->effort;
     agent->turns_max = options->turns_max > 0 ? options->turns_max : AGENT_TURNS_MAX_DEFAULT;
+    agent->turns_each = agent->turns_max;
     agent->turn_tokens_max = options->turn_tokens_max;
+    agent->calls_max = options->calls_max;
+    agent->is_interactive = options->is_interactive;
+    agent->turn_effort = options->effort;
+    agent->effort_told = options->effort;
     agent->tokens_max = options->tokens_max;
     agent->time_ms_max = options->time_ms_max;
     agent->context_max = options->context_max;
@@ -121,6 +128,9 @@ result agent_create(struct agent **out, const struct agent_options *options, str
 
 void agent_destroy(struct agent *agent) {
     if (agent != NULL) {
+        for (size_t i = 0; i < agent->queue_count; i++) {
+            buffer_deinit(&agent->queue[i]);
+        }
         free(agent->tool_names);
         chat_conversation_destroy(agent->conversation);
         free(agent);
@@ -140,7 +150,7 @@ const struct chat_conversation *agent_conversation(const struct agent *agent) {
 
 struct chat_options agent_chat_options(const struct agent *agent) {
     struct chat_options options = chat_options_default();
-    options.effort = agent->effort;
+    options.effort = agent->turn_effort;
     options.keep_thinking = true;
     return options;
 }
@@ -180,6 +190,33 @@ int32_t agent_context_tokens(const struct agent *agent) {
 
 int64_t agent_deadline_ms(const struct agent *agent) {
     return agent->deadline_ms;
+}
+
+bool agent_is_idle(const struct agent *agent) {
+    return agent->state == AGENT_STATE_IDLE;
+}
+
+enum agent_stop agent_idle_stop(const struct agent *agent) {
+    return agent->idle_stop;
+}
+
+bool agent_takes_message(const struct agent *agent, size_t bytes) {
+    return agent->is_interactive && agent->state != AGENT_STATE_FINISHED &&
+           agent->queue_count < AGENT_QUEUE_MAX &&
+           bytes <= AGENT_QUEUE_BYTES_MAX - agent->queue_bytes;
+}
+
+size_t agent_queued(const struct agent *agent) {
+    return agent->queue_count;
+}
+
+struct view agent_queued_text(const struct agent *agent, size_t index) {
+    ASSERT(index < agent->queue_count);
+    return buffer_view(&agent->queue[index]);
+}
+
+bool agent_has_begun(const struct agent *agent) {
+    return agent->has_begun;
 }
 
 bool agent_is_finished(const struct agent *agent) {

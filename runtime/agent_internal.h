@@ -18,6 +18,7 @@ enum agent_state {
     AGENT_STATE_RESULT,
     AGENT_STATE_TURN_END,
     AGENT_STATE_END,
+    AGENT_STATE_IDLE,
     AGENT_STATE_FINISHED
 };
 
@@ -27,11 +28,31 @@ struct agent {
     struct view *tool_names; /* into the conversation's system message */
     size_t tool_count;
     int32_t effort, turns_max, turn_tokens_max, context_max;
-    int64_t tokens_max, time_ms_max, deadline_ms;
+    int32_t turns_each; /* turns_max of the options */
+    int64_t tokens_max, time_ms_max, deadline_ms, calls_max;
 
     enum agent_stop stop; /* decided */
     char detail[AGENT_DETAIL_BYTES];
     bool turn_is_open;
+
+    /* a person */
+    bool is_interactive, waits; /* waits: before anything else */
+    bool has_begun;             /* RECORD_BEGIN was asked for */
+    bool is_leaving;            /* somebody ended the run */
+    bool leaves_when_idle;      /* no message comes any more */
+    enum agent_stop idle_stop;
+    struct buffer queue[AGENT_QUEUE_MAX]; /* [queue_count] messages for the next turn */
+    size_t queue_count, queue_bytes;
+    size_t person_from, person_count; /* of them, in the conversation since the last turn */
+    size_t unrun_from, unrun_count;   /* answers to calls that never ran, since the last turn */
+    int32_t turn_effort;              /* of the present turn */
+    int32_t effort_told;              /* as the context has it */
+
+    /* budgets */
+    int64_t started_ms;
+    int64_t calls_run;
+    int budget_said;        /* percent of the last mark that was told */
+    bool has_refused_calls; /* for the budget of calls: one turn for an answer is left */
 
     int32_t turns;        /* with those before */
     int32_t turns_before; /* of a session that goes on */
@@ -61,6 +82,22 @@ struct agent {
     struct call_history history;
     bool ends_task;
 };
+
+/* ---- agent_person.c ---- */
+/* Whether the present stop leads to waiting for the person instead of the end. */
+bool agent_stop_is_pause(const struct agent *agent);
+/* Copies a message for the next turn. Expected errors: LIMIT, MEMORY. */
+MUST_CHECK result agent_queue_push(struct agent *agent, struct view text, struct error *error);
+/* Answers the calls of the last turn that have no result, as `text` says. Expected errors: LIMIT, MEMORY. */
+MUST_CHECK result agent_answer_unrun(struct agent *agent, const char *text, struct error *error);
+/* What comes before the next turn: notices, then the messages of the person. Expected errors: as above. */
+MUST_CHECK result agent_take_messages(struct agent *agent, struct error *error);
+
+/* ---- agent_budget.c ---- */
+/* What is left, for the tail of a result; false when nothing is to be said. */
+bool agent_budget_line(struct agent *agent, int64_t now_ms, char *out, size_t bytes);
+/* Time for a call: what is left to the deadline less a reserve for the answer; 0: no deadline. */
+int64_t agent_budget_call_ms(const struct agent *agent, int64_t now_ms);
 
 /* ---- agent_create.c ---- */
 /* Appends to the conversation. Expected errors: LIMIT, MEMORY. */

@@ -26,6 +26,8 @@ static const struct stop_row stop_rows[] = {
     {AGENT_STOP_OPEN_CALL, 1, "open_call", "stopped: the model does not close its calls"},
     {AGENT_STOP_CONTEXT, 1, "context", "stopped: the context is full"},
     {AGENT_STOP_INTERRUPT, 130, "interrupt", "interrupted"},
+    {AGENT_STOP_QUIT, 0, "quit", "done: the user left"},
+    {AGENT_STOP_CALLS, 4, "calls", "stopped: budget of tool calls spent"},
     {AGENT_STOP_ENGINE, 6, "engine", "failed: the engine reported an error"},
     {AGENT_STOP_RECORD, 5, "record", "failed: a step could not be recorded"},
     {AGENT_STOP_TOOL, 3, "tool", "failed: a tool could not be run on this machine"},

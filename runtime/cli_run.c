@@ -3,6 +3,7 @@
  * What is opened for it is in run_host.h.
  */
 #include "cli.h"
+#include "front_lines.h"
 #include "run_host.h"
 
 #include "base/log.h"
@@ -50,6 +51,8 @@ static const struct cli_option run_options_table[] = {
     {"cache-memory", 0, "SIZE", "cache in memory beside the live context, or off (see man page)"},
     {"snapshots", 0, "SIZE", "memory for window snapshots, or off (default: a tenth)"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+    {"max-calls", 0, "N", "stop after N tool calls (default: no limit)"},
+    {"interactive", 0, NULL, "wait for a person; also without a terminal: messages are lines"},
     {"json", 0, NULL, "write one JSON object a line instead of text"},
 };
 
@@ -125,6 +128,8 @@ static result run_agent(
         .clock = clock_real(),
         .handles_signals = true,
         .kill = kill_now,
+        .is_interactive = settings->is_interactive,
+        .input = host->front != NULL ? front_lines_front(host->front) : NULL,
     };
     options.engine_info = host->engine.info;
     TRY(sampling_fill(host, settings, &options.sampling, error));
@@ -138,6 +143,8 @@ static result run_agent(
         .turn_tokens_max = (int32_t)settings->turn_tokens_max,
         .tokens_max = settings->tokens_max,
         .time_ms_max = settings->time_ms_max,
+        .calls_max = settings->calls_max,
+        .is_interactive = settings->is_interactive,
         .context_max = options.engine_info.context_max,
     };
     const struct resume *resume = &host->resume;
@@ -155,11 +162,12 @@ static result run_agent(
         .next_call = resume->next_call,
         .calls_total = resume->calls_total,
         .reason = resume->reason,
+        .waits = settings->is_interactive && settings->task.length == 0,
     };
     if (host->record != NULL) {
         options.resume = resume;
         options.agent.resume = &again;
-        if (settings->task.length == 0) {
+        if (settings->task.length == 0 && !settings->is_interactive) {
             options.agent.task = host->record->session.begin.task;
         }
     }
@@ -272,7 +280,7 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     }
     if (host->record != NULL) {
         status = run_host_open_resume(host, settings);
-        if (status != STATUS_DONE || host->resume.is_done) {
+        if (status != STATUS_DONE || (host->resume.is_done && !settings->is_interactive)) {
             return status != STATUS_DONE ? status : say_nothing_is_left(host->record);
         }
     }
@@ -334,7 +342,7 @@ static int run(const struct cli_arguments *arguments) {
     int status = run_prepare(&host, &settings);
     const struct session_tree *record = host.record;
     if (status == STATUS_DONE && record != NULL && record->session.status == SESSION_DONE &&
-        settings.task.length == 0) {
+        settings.task.length == 0 && !settings.is_interactive) {
         status = say_nothing_is_left(record);
     } else if (status == STATUS_DONE) {
         status = run_opened(&host, &settings);

@@ -73,8 +73,7 @@ static void wake_came(uv_async_t *handle) {
 
 /* ---- effects -------------------------------------------------------------------------------- */
 
-/* The run is to stop: snapshots of a very large workspace must not hold it up (promise P5). */
-static void limit_snapshots(struct run *run) {
+void run_limit_snapshots(struct run *run) {
     if (run->options->workspace != NULL) {
         workspace_limit_time(run->options->workspace, run_now_ms(run) + SNAPSHOT_GRACE_MS);
     }
@@ -83,7 +82,7 @@ static void limit_snapshots(struct run *run) {
 static void deadline_came(uv_timer_t *timer) {
     struct run *run = timer->data;
     if (run_now_ms(run) >= agent_deadline_ms(run->agent)) {
-        limit_snapshots(run);
+        run_limit_snapshots(run);
     }
     run_dispatch(run, &(struct agent_event){.type = AGENT_TIME});
 }
@@ -108,8 +107,18 @@ static void end(struct run *run) {
         0
     );
     run_show_cache_trouble(run);
+    run_say_unsent(run);
     run_show_finished(run);
     close_when_idle(run);
+}
+
+static void idle(struct run *run) {
+    if (agent_has_begun(run->agent)) { /* for nobody knows how long: others may have its place */
+        run->options->engine.tell(
+            run->options->engine.context, run->options->sequence, SEQUENCE_WAITING, 0
+        );
+    }
+    run_show_idle(run);
 }
 
 static void execute(struct run *run, const struct agent_effect *effect) {
@@ -121,6 +130,8 @@ static void execute(struct run *run, const struct agent_effect *effect) {
         run->options->tools.cancel(run->options->tools.context);
     } else if (effect->type == AGENT_WAIT) {
         wait_until(run, effect->wake_ms);
+    } else if (effect->type == AGENT_IDLE) {
+        idle(run);
     } else if (effect->type == AGENT_FINISH) {
         end(run);
     } else {
@@ -142,6 +153,10 @@ void run_dispatch(struct run *run, const struct agent_event *event) {
 
 static void signal_came(uv_signal_t *handle, int number) {
     struct run *run = handle->data;
+    if (run->options->is_interactive && number == SIGINT && run->signals_seen == 0) {
+        run_interrupt(run);
+        return;
+    }
     run->signals_seen++;
     if (run->signals_seen > 1) {
         if (run->options->kill != NULL) {
@@ -154,29 +169,11 @@ static void signal_came(uv_signal_t *handle, int number) {
         .text = view_of_text("stopping; once more to kill"),
     };
     run_show(run, &note);
-    limit_snapshots(run);
+    run_limit_snapshots(run);
     const char *detail = number == SIGTERM  ? "by SIGTERM"
                          : number == SIGHUP ? "the terminal went away"
                                             : "by the user";
     run_dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(detail)});
-}
-
-void loop_input(struct loop *loop, const struct run_input *input) {
-    struct run *run = loop->run;
-    if (run == NULL || run->is_ending) {
-        return;
-    }
-    if (input->type == RUN_INPUT_INTERRUPT || input->type == RUN_INPUT_END ||
-        (input->type == RUN_INPUT_COMMAND && input->command == RUN_COMMAND_QUIT)) {
-        limit_snapshots(run);
-        run_dispatch(run, &(struct agent_event){.type = AGENT_INTERRUPT});
-        return;
-    }
-    struct run_event note = {
-        .type = RUN_NOTE,
-        .text = view_of_text("this run takes no messages: it does one task"),
-    };
-    run_show(run, &note);
 }
 
 static void resized(uv_signal_t *handle, int number) {
@@ -314,7 +311,6 @@ static result run_init(struct run *run, const struct run_options *options, struc
         run->tool_names[i] = options->agent.tools[i].name;
     }
     TRY(agent_create(&run->agent, &options->agent, error));
-    run->status.turns_max = agent_turns_max(run->agent);
     run->status.turns_before = agent_turns_before(run->agent);
     run->status.turn = run->status.turns_before;
     if (options->resume != NULL) {

@@ -75,10 +75,11 @@ enum run_input_type {
     RUN_INPUT_MESSAGE, /* text: for the model; while it works it is given before the next turn */
     RUN_INPUT_INTERRUPT, /* ends the generation or the tool that runs and waits for the person, or goes
                             on with messages that are queued; a second one within RUN_INTERRUPT_MS ends
-                            the run, as does one when nothing runs */
+                            the run */
     RUN_INPUT_ANSWER,    /* to RUN_ASK: question, answer; text: a remark, for the model on a no */
     RUN_INPUT_COMMAND, /* command; text: its argument, may be empty */
-    RUN_INPUT_END      /* there is no more: the run ends and can be resumed */
+    RUN_INPUT_END /* there is no more: the run ends where it would wait for a person, and can be
+                          resumed; questions are answered with no */
 };
 enum run_command {
     RUN_COMMAND_EFFORT, /* text: 1..100, low, high, max, off */

@@ -35,7 +35,7 @@ static void parser_event(void *context, const struct chat_event *event) {
 static result parser_start(struct run *run, size_t first_call_number, struct error *error) {
     const struct agent_options *agent = &run->options->agent;
     const struct chat_parser_options options = {
-        .thinking = agent->effort != CHAT_EFFORT_OFF,
+        .thinking = agent_chat_options(run->agent).effort != CHAT_EFFORT_OFF,
         .tool_names = run->tool_names,
         .tool_count = agent->tool_count,
         .first_call_number = first_call_number,
@@ -85,7 +85,7 @@ request_of(const struct run *run, const struct agent_effect *effect) {
     request.stops = options->stops;
     request.stop_count = options->stop_count;
     request.deadline_ms = effect->deadline_ms;
-    request.starts_in_thinking = options->agent.effort != CHAT_EFFORT_OFF;
+    request.starts_in_thinking = agent_chat_options(run->agent).effort != CHAT_EFFORT_OFF;
     request.constraint = options->constraint;
     return request;
 }
@@ -103,7 +103,11 @@ generation_start(struct run *run, const struct agent_effect *effect, struct erro
     TRY(parser_start(run, effect->first_call_number, error));
     run->stuck_said_ms = 0;
     struct generation_request request = request_of(run, effect);
+    run->length_before =
+        run->options->engine.length(run->options->engine.context, request.sequence);
     if (run->is_resuming) {
+        run->context_ids.count =
+            run->options->resume->ids.count; /* an earlier try may not have begun */
         TRY(token_list_append_all(
             &run->context_ids, run->prompt_ids.ids, run->prompt_ids.count, error
         ));
@@ -161,7 +165,7 @@ struct view run_stop_met(const struct run *run) {
     return is_string ? run->options->stops[index] : view_of(NULL, 0);
 }
 
-static void show_usage(struct run *run) {
+static void show_usage(struct run *run, bool has_begun) {
     const struct generation_facts *facts = &run->facts;
     struct run_status *status = &run->status;
     status->prompt_tokens += facts->prompt_tokens;
@@ -171,9 +175,6 @@ static void show_usage(struct run *run) {
     status->drafted_tokens += facts->drafted;
     status->accepted_tokens += facts->accepted;
     status->preempted += facts->preempted;
-    if (facts->prompt_tokens > 0) { /* else it did not begin: the context is what it was */
-        status->context_tokens = facts->prompt_tokens + facts->sampled;
-    }
     status->prefill_total = 0;
     if (facts->decode_us > 0 && facts->sampled > 1) {
         status->tokens_per_second = (double)facts->sampled * 1e6 / (double)facts->decode_us;
@@ -182,7 +183,7 @@ static void show_usage(struct run *run) {
         .type = RUN_USAGE, .facts = facts, .reason = run->reason, .text = run_stop_met(run)};
     run_show(run, &usage);
     bool has_resumed = run->is_resuming && facts->prompt_tokens > 0;
-    run->is_resuming = false;
+    run->is_resuming = run->is_resuming && !has_begun;
     if (has_resumed) {
         struct run_event resumed = {
             .type = RUN_RESUMED,
@@ -206,8 +207,12 @@ static void generation_finished(struct run *run, const struct engine_event *even
         run->reason = FINISH_ERROR;
     }
     run->is_generating = false;
+    /* A request that ended before it began left the context as it was. */
+    int32_t length = run->options->engine.length(run->options->engine.context, event->sequence);
+    bool has_begun = !run->has_facts || length > run->length_before;
     if (run->has_facts) {
-        show_usage(run);
+        run->status.context_tokens = has_begun ? length : run->status.context_tokens;
+        show_usage(run, has_begun);
     }
     run_dispatch(
         run,
@@ -216,8 +221,8 @@ static void generation_finished(struct run *run, const struct engine_event *even
           .reason = run->reason,
           .error = &error,
           .sampled = narrow_i32((int64_t)run->output_ids.count),
-          .context_tokens = run->has_facts ? run->status.context_tokens : 0,
-          .message = chat_parser_message(run->parser),
+          .context_tokens = run->has_facts && has_begun ? length : 0,
+          .message = has_begun ? chat_parser_message(run->parser) : NULL,
           .has_problems = run->has_problems,
           .problem = view_of_text(run->problem),
           .stop = run_stop_met(run)}

@@ -49,6 +49,7 @@ struct run {
     enum finish_reason reason;
     bool is_generating;
     int64_t first_token_ms;
+    int32_t length_before; /* tokens of the sequence before the present generation */
     struct tool_result tool;
     bool has_tool;
     /* First problem of the turn that makes it unreadable. */
@@ -63,6 +64,8 @@ struct run {
     uv_signal_t hang_up;
     uv_signal_t resize;
     int signals_seen;
+    int64_t interrupted_ms; /* when the person last interrupted; 0: never */
+    size_t person_shown;    /* messages of the person that were shown */
     bool is_ending;
     bool is_closed;
     bool has_front; /* options->input is attached */
@@ -77,6 +80,8 @@ struct run {
 };
 
 /* ---- loop.c ---- */
+/* The run is to stop: snapshots of a very large workspace must not hold it up (promise P5). */
+void run_limit_snapshots(struct run *run);
 /* Gives the agent an event and carries out what it wants. */
 void run_dispatch(struct run *run, const struct agent_event *event);
 
@@ -88,11 +93,20 @@ void run_show(struct run *run, struct run_event *event);
 void run_show_session(struct run *run);
 /* Once for each trouble: at the beginning, or at the end when it came in between. */
 void run_show_cache_trouble(struct run *run);
+/* Messages of the person that the turn just recorded holds. */
+void run_show_person(struct run *run);
+void run_show_idle(struct run *run);
 void run_show_finished(struct run *run);
 
 /* ---- loop_steps.c ---- */
 /* Starts a RECORD effect or AGENT_CALL on a worker; answered by what agent.h says. */
 void run_step(struct run *run, const struct agent_effect *effect);
+
+/* ---- loop_input.c ---- */
+/* An interrupt of the person, by key or by signal. */
+void run_interrupt(struct run *run);
+/* At the end: messages that were never given. */
+void run_say_unsent(struct run *run);
 
 /* ---- loop_generation.c ---- */
 /* What all requests of a run ask for beside tokens, limits and their turn. */

@@ -1,7 +1,11 @@
 /* Steps of a run on a worker, one at a time: records and calls. See loop_internal.h. */
 #include "loop_internal.h"
 
-static enum session_status session_status_of(enum agent_stop stop) {
+static enum session_status session_status_of(const struct agent *agent) {
+    enum agent_stop stop = agent_stop(agent);
+    if (stop == AGENT_STOP_QUIT) { /* done when the work was */
+        stop = agent_idle_stop(agent);
+    }
     if (stop == AGENT_STOP_ANSWER || stop == AGENT_STOP_FINISH || stop == AGENT_STOP_STRING) {
         return SESSION_DONE;
     }
@@ -19,12 +23,16 @@ static const struct chat_message *last_message(const struct run *run) {
 }
 
 static result step_record_turn(struct run *run, struct error *error) {
+    struct chat_options options = agent_chat_options(run->agent);
+    run->recorder.begin.sampler.effort = options.effort;
     const struct recorder_turn turn = {
         .encoder = run->options->encoder,
         .conversation = agent_conversation(run->agent),
         .from_message = run->step.from_message,
         .end_is_missing = run->step.end_is_missing,
-        .options = agent_chat_options(run->agent),
+        .unrun_from = run->step.unrun_from,
+        .unrun_count = run->step.unrun_count,
+        .options = options,
     };
     return recorder_turn_start(&run->recorder, &turn, &run->prompt_ids, error);
 }
@@ -45,7 +53,7 @@ static result step_record_output(struct run *run, struct error *error) {
 static result step_record_end(struct run *run, struct error *error) {
     enum agent_stop stop = agent_stop(run->agent);
     const struct recorder_end end = {
-        .status = session_status_of(stop),
+        .status = session_status_of(run->agent),
         .verdict = agent_stop_text(stop),
         .stop_reason = agent_stop_name(stop),
         .exit_status = agent_stop_exit_status(stop),
@@ -86,7 +94,8 @@ static result step_execute(struct run *run, struct error *error) {
     }
     if (type == AGENT_RECORD_RESULT) {
         const struct tool_result *value = run->step.is_cancelled ? NULL : &run->tool;
-        return recorder_call_finish(&run->recorder, value, error);
+        struct view answer = value != NULL ? last_message(run)->content : view_of(NULL, 0);
+        return recorder_call_finish(&run->recorder, value, answer, error);
     }
     if (type == AGENT_RECORD_TURN_END) {
         return recorder_turn_end(
@@ -177,6 +186,7 @@ static void step_done(uv_work_t *work, int status) {
     }
     struct agent_event event = {.type = AGENT_RECORDED};
     if (type == AGENT_RECORD_TURN) {
+        run_show_person(run);
         event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
     }
     run_dispatch(run, &event);
@@ -185,6 +195,9 @@ static void step_done(uv_work_t *work, int status) {
 void run_step(struct run *run, const struct agent_effect *effect) {
     ASSERT(!run->step_is_running);
     run->step = *effect;
+    if (effect->type == AGENT_RECORD_BEGIN && agent_queued(run->agent) > 0) {
+        run->recorder.begin.task = agent_queued_text(run->agent, 0); /* until the next turn */
+    }
     run->step_is_running = true;
     if (effect->type == AGENT_CALL) {
         const struct chat_call *call = agent_call(run->agent, effect->call_index);

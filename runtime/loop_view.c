@@ -14,6 +14,7 @@ void run_status_update(struct run *run) {
         status->time_left_ms = deadline > now ? deadline - now : 0;
     }
     status->turn = agent_turns(run->agent);
+    status->turns_max = agent_turns_max(run->agent);
     if (run->is_generating && run->output_ids.count > 1) {
         int64_t elapsed = now - run->first_token_ms;
         status->tokens_per_second =
@@ -32,7 +33,7 @@ void run_show_session(struct run *run) {
     struct run_event event = {
         .type = RUN_SESSION,
         .session_id = run->recorder.session.text,
-        .task = options->agent.task,
+        .task = options->agent.task.length > 0 ? options->agent.task : run->recorder.begin.task,
         .workspace = options->begin.workspace,
         .model = options->begin.model,
         .tools = options->tools_json,
@@ -61,6 +62,35 @@ void run_show_cache_trouble(struct run *run) {
     run_show(run, &warning);
 }
 
+void run_show_person(struct run *run) {
+    const struct agent_effect *turn = &run->step;
+    const struct chat_message *messages =
+        chat_conversation_messages(agent_conversation(run->agent));
+    bool is_task = run->options->resume == NULL && run->options->agent.task.length == 0;
+    for (size_t i = 0; i < turn->person_count; i++) {
+        struct run_event event = {
+            .type = RUN_USER,
+            .text = messages[turn->person_from + i].content,
+        };
+        if (run->person_shown++ > 0 || !is_task) { /* the session was shown with its task */
+            run_show(run, &event);
+        }
+    }
+}
+
+void run_show_idle(struct run *run) {
+    enum agent_stop stop = agent_idle_stop(run->agent);
+    bool has_worked = stop != AGENT_GOES_ON;
+    struct run_event event = {
+        .type = RUN_IDLE,
+        .stop = has_worked ? agent_stop_name(stop) : NULL,
+        .stop_text = has_worked ? agent_stop_text(stop) : NULL,
+        .detail = has_worked ? agent_stop_detail(run->agent) : NULL,
+    };
+    run->status.activity = "waiting";
+    run_show(run, &event);
+}
+
 void run_show_finished(struct run *run) {
     enum agent_stop stop = agent_stop(run->agent);
     if (run->recorder.difference_is_unknown) {
@@ -69,7 +99,7 @@ void run_show_finished(struct run *run) {
             .text = view_of_text("what changed is not known: there was no time for a snapshot"),
         };
         run_show(run, &note);
-    } else if (run->options->workspace != NULL) {
+    } else if (run->options->workspace != NULL && run->recorder.session.text[0] != '\0') {
         struct run_event changes = {
             .type = RUN_CHANGES,
             .difference = &run->recorder.difference,

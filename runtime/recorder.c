@@ -101,7 +101,8 @@ static result append_prompt_messages(
     size_t from = turn->from_message > recorder->recorded_messages ? turn->from_message
                                                                    : recorder->recorded_messages;
     for (size_t i = from; i < count; i++) {
-        if (messages[i].role == CHAT_TOOL) {
+        bool is_unrun = i >= turn->unrun_from && i - turn->unrun_from < turn->unrun_count;
+        if (messages[i].role == CHAT_TOOL && !is_unrun) {
             continue; /* was recorded together with its call */
         }
         const struct session_message_begin message = {
@@ -156,7 +157,9 @@ result recorder_turn_start(
     TRY(session_batch_begin(recorder->store, error));
     TRY(batch_end(recorder, append_turn(recorder, turn, ids, error), error));
     recorder->turn_is_open = true;
+    recorder->turn_position = recorder->position;
     recorder->position += (int64_t)ids->count;
+    recorder->recorded_messages = request.message_count;
     return OK;
 }
 
@@ -292,6 +295,7 @@ result recorder_turn_end(
         return OK;
     }
     recorder->turn_is_open = false;
+    recorder->position = recorder->turn_position;
     return finish_turn(recorder, facts, reason, view_of(NULL, 0), error);
 }
 
@@ -390,24 +394,27 @@ static enum session_call_status call_status(enum tool_status status) {
 static result append_result(
     struct recorder *recorder,
     const struct session_call_end *end,
-    bool is_answered,
+    const struct view *answer,
     struct error *error
 ) {
     TRY(session_call_finish(recorder->store, recorder->call, end, error));
-    if (!is_answered) {
+    if (answer == NULL) {
         return OK;
     }
     const struct session_message_begin message = {
         .turn = recorder->turn,
         .role = view_of_text("tool"),
-        .text = end->text,
+        .text = *answer,
         .call = recorder->call,
     };
     return session_message_append(recorder->store, &message, error);
 }
 
 result recorder_call_finish(
-    struct recorder *recorder, const struct tool_result *value, struct error *error
+    struct recorder *recorder,
+    const struct tool_result *value,
+    struct view answer,
+    struct error *error
 ) {
     struct session_call_end end = {
         .status = SESSION_CALL_CANCELLED,
@@ -430,7 +437,8 @@ result recorder_call_finish(
     }
     end.commit_after = view_of_text(recorder->commit_last);
     TRY(session_batch_begin(recorder->store, error));
-    return batch_end(recorder, append_result(recorder, &end, value != NULL, error), error);
+    const struct view *text = value != NULL ? &answer : NULL;
+    return batch_end(recorder, append_result(recorder, &end, text, error), error);
 }
 
 /* ---- end ------------------------------------------------------------------------------------ */

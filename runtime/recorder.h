@@ -28,6 +28,7 @@ struct recorder {
     int64_t turn, call;
     bool turn_is_open;        /* started, and its generation is not recorded yet */
     int64_t position;         /* tokens recorded of the context */
+    int64_t turn_position;    /* before the prompt of the last turn */
     size_t recorded_messages; /* messages below are in the record already */
     char commit_first[WORKSPACE_COMMIT_BYTES];
     char commit_last[WORKSPACE_COMMIT_BYTES];
@@ -49,6 +50,8 @@ struct recorder_turn {
     const struct chat_conversation *conversation;
     size_t from_message;
     bool end_is_missing;
+    /* Messages [unrun_from, unrun_from + unrun_count) answer calls that never ran. */
+    size_t unrun_from, unrun_count;
     struct chat_options options;
 };
 /* Encodes the messages that are new and records the turn with them; *ids receives what is to be
@@ -74,11 +77,15 @@ MUST_CHECK result recorder_output(
 );
 MUST_CHECK result
 recorder_call_start(struct recorder *recorder, const struct chat_call *call, struct error *error);
-/* `value` null: the call was recorded but never ran. */
+/* `value` null: the call was recorded but never ran. `answer`: its text as the model is shown it. */
 MUST_CHECK result recorder_call_finish(
-    struct recorder *recorder, const struct tool_result *value, struct error *error
+    struct recorder *recorder,
+    const struct tool_result *value,
+    struct view answer,
+    struct error *error
 );
-/* Closes a turn in which nothing was generated; after recorder_output there is nothing to do. */
+/* Closes a turn whose generation did not begin: its prompt is no part of the context, and the next
+ * turn's takes its place. After recorder_output there is nothing to do. */
 MUST_CHECK result recorder_turn_end(
     struct recorder *recorder,
     const struct generation_facts *facts,

@@ -17,6 +17,7 @@ struct record {
     const struct session_turn *last; /* null: no turn was started */
     bool last_has_output;
     bool last_is_cut;
+    bool has_message; /* of the user: a new one is there, or will be */
 };
 
 void resume_deinit(struct resume *resume) {
@@ -317,7 +318,7 @@ static result repair_calls(const struct record *record, struct resume *out, stru
     if (open != NULL && out->next_call < count) {
         TRY(add_repair(out, open->number, RESUME_CALL_INTERRUPTED, error));
     }
-    while (record->options->task.length > 0 && out->next_call < count) {
+    while (record->has_message && out->next_call < count) {
         TRY(add_repair(out, 0, RESUME_CALL_NOT_RUN, error));
     }
     out->has_calls = out->next_call < count;
@@ -372,7 +373,7 @@ read_again(const struct record *record, struct reading *reading, struct error *e
 static result
 end_without_calls(const struct record *record, struct resume *out, struct error *error) {
     if (ended_as(record->last, FINISH_STOP)) {
-        out->is_done = record->options->task.length == 0;
+        out->is_done = !record->has_message;
         return OK;
     }
     if (agent_reason_is_cut(out->reason)) {
@@ -381,10 +382,10 @@ end_without_calls(const struct record *record, struct resume *out, struct error 
     struct reading reading = {0};
     TRY(read_again(record, &reading, error));
     if (turn_message(out)->content.length > 0 && !reading.is_serious) {
-        out->is_done = record->options->task.length == 0;
+        out->is_done = !record->has_message;
         return OK;
     }
-    if (record->options->task.length > 0) {
+    if (record->has_message) {
         return OK; /* the user answers */
     }
     char text[AGENT_DETAIL_BYTES + 120];
@@ -410,7 +411,7 @@ static void sample_again(struct record *record, struct resume *out) {
     const struct session_run *prompt = run_find(record->last, SESSION_RUN_PROMPT);
     ASSERT(prompt != NULL); /* take_tokens saw it */
     int64_t position = prompt->position;
-    bool encodes_again = !record->last_has_output && record->options->task.length > 0;
+    bool encodes_again = !record->last_has_output && record->has_message;
     position = encodes_again ? kept_end(record) : position + (int64_t)prompt->count;
     out->has_dropped_output = record->last_has_output;
     rewind_to(record, out, index + 1, position);
@@ -423,7 +424,8 @@ static bool waits_for_person(const struct session_turn *turn) {
 }
 
 static result build(struct record *record, struct resume *out, struct error *error) {
-    bool has_task = record->options->task.length > 0;
+    bool has_task = record->has_message;
+    struct view task = record->options->task;
     if (record->agent != NULL) {
         TRY(take_tokens(record, out, error));
     }
@@ -456,7 +458,7 @@ static result build(struct record *record, struct resume *out, struct error *err
     }
     out->end_is_missing = out->context_messages > 0 && out->ids.count > 0 &&
                           out->ids.ids[out->ids.count - 1] != record->options->end_id;
-    return has_task ? append_text(out, CHAT_USER, record->options->task, error) : OK;
+    return task.length > 0 ? append_text(out, CHAT_USER, task, error) : OK;
 }
 
 /* Windows of the last turn whose tokens are part of the context. */
@@ -493,7 +495,11 @@ result resume_make(
     struct error *error
 ) {
     CLEANUP(resume_deinit) struct resume made = {.session = tree->session.id};
-    struct record record = {.tree = tree, .options = options};
+    struct record record = {
+        .tree = tree,
+        .options = options,
+        .has_message = options->task.length > 0 || options->waits,
+    };
     size_t turn_count = tree->agent_count > 0 ? tree->agents[0].turn_count : 0;
     CLEANUP(free_cleanup)
     struct session_turn *turns = calloc(turn_count + 1, sizeof *turns);

@@ -23,6 +23,7 @@ struct resume_options {
     int32_t end_id;                    /* end of sequence */
     struct view system;                /* for a session that died before its first turn */
     struct view task;                  /* new message of the user; empty: none */
+    bool waits;                        /* there will be one, but it is not known yet */
 };
 
 /* The result of a call that has none in the record. */

@@ -1,6 +1,7 @@
 /* See run_host.h. The sandbox probes the machine on a thread of its own while the rest is opened. */
 #include "run_host.h"
 
+#include "front_lines.h"
 #include "paths.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -71,6 +72,7 @@ void run_host_close(struct run_host *host) {
     if (host->sandbox != NULL) {
         sandbox_close(host->sandbox);
     }
+    front_lines_destroy(host->front);
     display_destroy(host->display);
     loop_destroy(host->loop);
     if (host->workspace != NULL) {
@@ -172,6 +174,7 @@ int run_host_open_resume(struct run_host *host, const struct run_settings *setti
         .end_id = chat_encoder_end_id(host->encoder),
         .system = view_of_text(RUN_SYSTEM_TEXT),
         .task = buffer_view(&settings->task),
+        .waits = settings->is_interactive && settings->task.length == 0,
     };
     const char *miss = host->resume.miss;
     struct error error = {0};
@@ -203,9 +206,19 @@ host_open_store(struct run_host *host, const struct run_settings *settings, stru
     return OK;
 }
 
+static void say_input(void *context, const char *text) {
+    struct run_host *host = context;
+    const struct run_status status = {.activity = "waiting"};
+    const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = view_of_text(text)};
+    display_event(host->display, &note);
+}
+
 static result
 host_open_view(struct run_host *host, const struct run_settings *settings, struct error *error) {
     bool json = cli_has(settings->arguments, "json");
+    if (settings->is_interactive) {
+        TRY(front_lines_create(&host->front, STDIN_FILENO, json, say_input, host, error));
+    }
     struct display_options options = display_options_for(STDOUT_FILENO, json);
     TRY(loop_create(&host->loop, error));
     TRY(loop_output(host->loop, STDOUT_FILENO, &host->output, error));

@@ -17,6 +17,8 @@
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
     "asks."
 
+struct front_lines;
+
 /* Closed in reverse order. */
 struct run_host {
     struct session_store *store;
@@ -26,6 +28,7 @@ struct run_host {
     struct loop *loop;
     struct output *output;
     struct display *display;
+    struct front_lines *front; /* of an interactive run */
     struct sandbox *sandbox;
     struct sandbox_policy policy;
     struct run_engine_parts engine;

@@ -76,6 +76,7 @@ int settings_numbers(struct run_settings *settings) {
         !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
         !cli_i64(arguments, "max-turn-tokens", 1, INT32_MAX, &settings->turn_tokens_max) ||
         !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
+        !cli_i64(arguments, "max-calls", 1, INT64_MAX, &settings->calls_max) ||
         !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
         !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {
         return STATUS_USAGE;
@@ -108,6 +109,12 @@ int settings_task(struct run_settings *settings) {
     struct error error = {0};
     const char *word = arguments->word_count > 0 ? arguments->words[0] : NULL;
     bool is_resumed = cli_has(arguments, "resume");
+    bool is_terminal = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+    settings->is_interactive = cli_has(arguments, "interactive") ||
+                               (word == NULL && is_terminal && !cli_has(arguments, "json"));
+    if (settings->is_interactive && word == NULL) {
+        return STATUS_DONE; /* the person gives it */
+    }
     if (is_resumed && word == NULL) {
         return STATUS_DONE; /* it goes on as it stands */
     }

@@ -25,10 +25,11 @@ struct run_settings {
     struct cache_settings cache;
     const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;
+    bool is_interactive;     /* waits for a person; the task may be empty */
     uint64_t tools;          /* that may be called */
     uint64_t declared_tools; /* to the model */
     int32_t effort;
-    int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads;
+    int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads, calls_max;
     bool has_seed;
     uint64_t seed;
     double temperature, top_p; /* negative: the model's default */

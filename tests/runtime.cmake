@@ -20,6 +20,10 @@ add_test(NAME test_resume
 add_test(NAME test_branch
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_branch.py $<TARGET_FILE:hearth>)
 set_tests_properties(test_resume test_branch PROPERTIES TIMEOUT 1200)
+add_test(NAME test_interactive
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_interactive.py
+        $<TARGET_FILE:hearth_scripted>)
+set_tests_properties(test_interactive PROPERTIES TIMEOUT 600)
 
 # The success rate of the bundled model, beside the known figures; with sanitizers it takes too long.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")

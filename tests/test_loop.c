@@ -285,17 +285,21 @@ static void never_ending_model_stops_at_the_deadline(void **state) {
     teardown(&fixture);
 }
 
-static void tool_is_ended_at_the_deadline(void **state) {
+/* A tool that hangs leaves time for the answer, which is told what is left. */
+static void tool_is_ended_before_the_deadline(void **state) {
     (void)state;
     struct fixture fixture;
     setup(&fixture, DISPLAY_PLAIN, call_then_answer, COUNT_OF(call_then_answer));
-    fixture.options.agent.time_ms_max = 400;
+    fixture.options.agent.time_ms_max = 8000;
     fixture.tools.milliseconds = 60000;
     run(&fixture);
-    assert_int_equal(fixture.outcome.stop, AGENT_STOP_TIME);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_ANSWER);
     struct session_tree *tree = load(&fixture);
-    enum session_call_status status = tree->agents[0].turns[0].calls[0].status;
-    assert_true(status == SESSION_CALL_CANCELLED || status == SESSION_CALL_TIMEOUT);
+    const struct session_turn *turn = &tree->agents[0].turns[0];
+    assert_int_equal(turn->calls[0].status, SESSION_CALL_TIMEOUT);
+    struct view shown = turn->messages[turn->message_count - 1].text;
+    assert_true(view_find(shown, view_of_text("[budget left: "), 0) != SIZE_MAX);
+    assert_true(view_find(turn->calls[0].text, view_of_text("[budget left: "), 0) == SIZE_MAX);
     session_tree_destroy(tree);
     teardown(&fixture);
 }
@@ -631,7 +635,7 @@ int main(void) {
         cmocka_unit_test(json_lines_are_valid_and_end_with_finished),
         cmocka_unit_test(never_ending_model_stops_at_its_turn_limit),
         cmocka_unit_test(never_ending_model_stops_at_the_deadline),
-        cmocka_unit_test(tool_is_ended_at_the_deadline),
+        cmocka_unit_test(tool_is_ended_before_the_deadline),
         cmocka_unit_test(repeated_calls_stop_with_a_named_reason),
         cmocka_unit_test(unknown_tools_stop_with_a_named_reason),
         cmocka_unit_test(garbage_stops_with_a_named_reason),

@@ -1,0 +1,118 @@
+/* What a person does while a run is there: messages, interrupts, answers and commands. See loop.h. */
+#include "loop_internal.h"
+
+#include <stdarg.h>
+
+#define MESSAGE_BYTES_MAX ((size_t)1 << 20) /* as of a task */
+#define UNSENT_BYTES_MAX  400               /* shown of a message that was never given */
+
+PRINTF_LIKE(2, 3)
+static void say(struct run *run, const char *format, ...) {
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    ASSERT(length >= 0); /* too long: cut */
+    struct run_event note = {.type = RUN_NOTE, .text = view_of_text(text)};
+    run_show(run, &note);
+}
+
+static void message_came(struct run *run, struct view text) {
+    if (!run->options->is_interactive) {
+        say(run, "this run takes no messages: it does one task");
+    } else if (text.length == 0 || text.length > MESSAGE_BYTES_MAX || !utf8_is_valid(text)) {
+        say(run, "a message is 1 to %zu bytes of UTF-8 text", MESSAGE_BYTES_MAX);
+    } else if (!agent_takes_message(run->agent, text.length)) {
+        say(run,
+            "the message was not taken: %zu wait already for the next turn",
+            agent_queued(run->agent));
+    } else {
+        bool waits = !agent_is_idle(run->agent);
+        run_dispatch(run, &(struct agent_event){.type = AGENT_MESSAGE, .text = text});
+        struct run_event queued = {
+            .type = RUN_QUEUED, .text = text, .queued = agent_queued(run->agent)};
+        if (waits) {
+            run_show(run, &queued);
+        }
+    }
+}
+
+static void end_by(struct run *run, enum agent_event_type type, const char *who) {
+    run_limit_snapshots(run);
+    run_dispatch(run, &(struct agent_event){.type = type, .text = view_of_text(who)});
+}
+
+void run_interrupt(struct run *run) {
+    int64_t now_ms = run_now_ms(run);
+    bool is_second = run->interrupted_ms != 0 && now_ms - run->interrupted_ms <= RUN_INTERRUPT_MS;
+    bool is_idle = agent_is_idle(run->agent);
+    run->interrupted_ms = now_ms;
+    if (!run->options->is_interactive || (is_second && !is_idle)) {
+        end_by(run, AGENT_INTERRUPT, "by the user");
+    } else if (is_second) {
+        end_by(run, AGENT_QUIT, "");
+    } else if (is_idle) {
+        say(run, "once more to leave");
+    } else {
+        run_dispatch(run, &(struct agent_event){.type = AGENT_PAUSE});
+    }
+}
+
+static void effort_came(struct run *run, struct view text) {
+    struct error error = {0};
+    int32_t effort = 0;
+    int32_t now = agent_chat_options(run->agent).effort;
+    if (text.length == 0) {
+        say(run, "effort %d", now);
+    } else if (is_failed(chat_effort_parse(&effort, text, &error))) {
+        say(run, "%s", error.message);
+    } else if (run->options->constraint != NULL && (effort == CHAT_EFFORT_OFF) != (now == CHAT_EFFORT_OFF)) {
+        say(run, "with --constrain-tools thinking cannot be switched on or off");
+    } else {
+        run_dispatch(run, &(struct agent_event){.type = AGENT_EFFORT, .effort = effort});
+        say(run, "effort %d from the next turn on", effort);
+    }
+}
+
+static void command_came(struct run *run, const struct run_input *input) {
+    if (input->command == RUN_COMMAND_EFFORT) {
+        effort_came(run, input->text);
+    } else if (input->command == RUN_COMMAND_QUIT) {
+        end_by(run, AGENT_QUIT, "");
+    } else {
+        say(run, "this run does not have that command");
+    }
+}
+
+void loop_input(struct loop *loop, const struct run_input *input) {
+    struct run *run = loop->run;
+    if (run == NULL || run->is_ending) {
+        return;
+    }
+    if (input->type == RUN_INPUT_MESSAGE) {
+        message_came(run, input->text);
+    } else if (input->type == RUN_INPUT_INTERRUPT) {
+        run_interrupt(run);
+    } else if (input->type == RUN_INPUT_COMMAND) {
+        command_came(run, input);
+    } else if (input->type == RUN_INPUT_END) {
+        run_dispatch(run, &(struct agent_event){.type = AGENT_INPUT_END});
+    }
+}
+
+void run_say_unsent(struct run *run) {
+    for (size_t i = 0; i < agent_queued(run->agent); i++) {
+        struct view text = view_slice(agent_queued_text(run->agent, i), 0, UNSENT_BYTES_MAX);
+        char line[UNSENT_BYTES_MAX + 80];
+        int length = snprintf(
+            line,
+            sizeof line,
+            "a message was not given to the model and is not recorded: %.*s",
+            VIEW_ARGUMENTS(text)
+        );
+        ASSERT(length > 0 && (size_t)length < sizeof line);
+        struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(line)};
+        run_show(run, &warning);
+    }
+}

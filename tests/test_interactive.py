@@ -1,0 +1,454 @@
+#!/usr/bin/env python3
+"""The interactive agent as a program drives it: test_interactive.py HEARTH_SCRIPTED [NAME-PART]...
+
+The whole program with a scripted engine, messages and answers as JSON lines on standard input. Every
+context that the engine is given is written down; in each test every one must begin with the one before
+it and what was sampled since. Output is that of test_cli.py.
+"""
+import contextlib
+import json
+import os
+import pathlib
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+import test_cli
+
+PROGRAM = sys.argv[1]
+WAIT = 60  # seconds for an event; a busy machine is slow
+
+
+def say(text, **more):
+    return dict({"thinking": "hm", "text": text}, **more)
+
+
+def call(*commands, **more):
+    calls = [{"name": "shell", "arguments": {"command": command}} for command in commands]
+    return dict({"thinking": "hm", "text": "", "calls": calls}, **more)
+
+
+ENDLESS = say("again", repeat=True, delay_us=1000)
+
+
+class Session:
+    """One state directory and workspace; runs of the program in it."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.state = self.folder / "state"
+        self.work = self.folder / "work"
+        self.work.mkdir()
+        self.contexts = []  # of all runs, as lists of ids
+
+    @contextlib.contextmanager
+    def run(self, turns, *arguments, script=None):
+        path = self.folder / "script.json"
+        log = self.folder / "log"
+        log.write_text("")
+        path.write_text(json.dumps(dict(script or {}, turns=turns)))
+        environment = dict(os.environ, HEARTH_SCRIPT=str(path), HEARTH_SCRIPT_LOG=str(log))
+        command = [PROGRAM, "run", "--interactive", "--json", "--state", str(self.state)]
+        if "--resume" not in arguments:
+            command += ["-C", str(self.work)]
+        run = Run(subprocess.Popen(
+            command + list(arguments), env=environment, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        try:
+            yield run
+        finally:
+            run.close()
+            self.contexts += [[int(word) for word in line.split(":")[1].split()]
+                              for line in log.read_text().splitlines()]
+        self.check_prefixes()
+
+    def check_prefixes(self):
+        """The record holds the tokens that the model saw; each context begins with the one before."""
+        for before, after in zip(self.contexts, self.contexts[1:]):
+            assert after[:len(before)] == before, (len(before), len(after))
+        if self.contexts:
+            recorded = []
+            for turn in self.tree()["agents"][0]["turns"]:
+                for run in turn["token_runs"]:
+                    recorded[run["position"]:] = run.get("ids", [])
+            assert recorded[:len(self.contexts[-1])] == self.contexts[-1]
+
+    def hearth(self, *arguments):
+        done = subprocess.run(
+            [PROGRAM, *arguments, "--state", str(self.state)], stdout=subprocess.PIPE, check=True,
+            env=dict(os.environ, HEARTH_SCRIPT=str(self.folder / "script.json")))
+        return done.stdout.decode()
+
+    def tree(self):
+        return json.loads(self.hearth("sessions", "show", "last", "--json", "--tokens"))
+
+    def messages(self):
+        """(role, text) of all messages in the record."""
+        return [(message["role"], message["text"]) for turn in self.tree()["agents"][0]["turns"]
+                for message in turn["messages"]]
+
+
+class Run:
+    def __init__(self, process):
+        self.process = process
+        self.events = []
+        self.waiting = queue.Queue()
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.waiting.put(json.loads(line))
+        self.waiting.put(None)
+
+    def send(self, kind, **fields):
+        self.process.stdin.write(json.dumps(dict(fields, type=kind)).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def message(self, text):
+        self.send("message", text=text)
+
+    def wait(self, name, **fields):
+        """The next event of that name with these fields; what came before it is in self.events."""
+        while True:
+            event = self.waiting.get(timeout=WAIT)
+            assert event is not None, f"the run ended before '{name}': {self.events[-3:]}"
+            self.events.append(event)
+            if event["event"] == name and all(event.get(key) == fields[key] for key in fields):
+                return event
+
+    def end(self, status=0):
+        """No more input; the last event."""
+        self.process.stdin.close()
+        return self.finish(status)
+
+    def finish(self, status):
+        finished = self.wait("finished")
+        assert self.process.wait(timeout=WAIT) == status, (self.process.returncode, finished)
+        return finished
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.reader.join()
+        self.process.stdout.close()
+        self.error = self.process.stderr.read().decode()
+        self.process.stderr.close()
+
+
+@contextlib.contextmanager
+def session():
+    with tempfile.TemporaryDirectory(prefix="hearth-interactive-") as folder:
+        yield Session(folder)
+
+
+# ---- messages ------------------------------------------------------------------------------------
+
+
+def test_messages_are_answered_one_after_the_other():
+    with session() as one:
+        with one.run([say("first answer"), say("second answer")]) as run:
+            assert run.wait("idle")["stop"] == ""
+            run.message("one")
+            assert run.wait("session")["task"] == "one"
+            idle = run.wait("idle")
+            assert idle["stop"] == "answer", idle
+            assert not [event for event in run.events if event["event"] == "user"]
+            run.message("two")
+            assert run.wait("user")["text"] == "two"
+            run.wait("idle")
+            finished = run.end()
+            assert finished["stop"] == "quit" and finished["turns"] == 2, finished
+        assert one.messages()[1:] == [
+            ("user", "one"), ("assistant", "first answer"),
+            ("user", "two"), ("assistant", "second answer")]
+        assert one.tree()["status"] == "done"
+        assert len(one.contexts) == 2
+
+
+def test_messages_while_it_works_come_before_the_next_turn():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([call("sleep 1; echo a"), say("done")]) as run:
+            run.message("go")
+            run.wait("tool_call")
+            run.message("and be quick")
+            run.message("please")
+            assert run.wait("queued")["queued"] == 1
+            assert run.wait("queued")["queued"] == 2
+            assert run.wait("user")["text"] == "and be quick"
+            assert run.wait("user")["text"] == "please"
+            run.wait("idle")
+            run.end()
+        roles = [role for role, _ in one.messages()]
+        assert roles == ["system", "user", "assistant", "tool", "user", "user", "assistant"], roles
+
+
+def test_a_message_during_the_answer_goes_on_without_waiting():
+    with session() as one:
+        with one.run([say("slow answer", wait_ms=500), say("second")]) as run:
+            run.message("one")
+            run.wait("turn")
+            run.message("two")
+            run.wait("queued")
+            run.wait("user")
+            assert run.wait("idle")["stop"] == "answer"
+            assert len([e for e in run.events if e["event"] == "idle"]) == 2  # first and last
+            run.end()
+
+
+def test_lines_of_text_are_messages_and_their_end_ends_the_run():
+    with session() as one:
+        path = one.folder / "script.json"
+        path.write_text(json.dumps({"turns": [say("yes", wait_ms=200), say("two")]}))
+        done = subprocess.run(
+            [PROGRAM, "run", "--interactive", "--state", str(one.state), "-C", str(one.work)],
+            input=b"first line\nsecond line\n", stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=dict(os.environ, HEARTH_SCRIPT=str(path)), timeout=WAIT)
+        assert done.returncode == 0, done.stderr
+        texts = [text for role, text in one.messages() if role == "user"]
+        assert texts == ["first line", "second line"], texts
+
+
+def test_nothing_is_recorded_before_the_first_message():
+    with session() as one:
+        with one.run([]) as run:
+            run.wait("idle")
+            finished = run.end()
+            assert finished["stop"] == "quit" and finished["session"] == "", finished
+        assert "0 sessions" in one.hearth("sessions", "list") or \
+            one.hearth("sessions", "list", "--json").strip() in ("", "[]")
+
+
+def test_input_that_cannot_be_read_is_said():
+    with session() as one:
+        with one.run([say("yes")]) as run:
+            run.wait("idle")
+            run.process.stdin.write(b"{nonsense\n{\"type\": \"dance\"}\n\n")
+            run.process.stdin.flush()
+            run.wait("note")
+            assert "dance" in run.wait("note")["text"]
+            run.message("x" * (1 << 20) + "y")
+            assert "message is 1 to" in run.wait("note")["text"]
+            run.message("one")
+            run.wait("session")
+            run.wait("idle")
+            run.end()
+
+
+# ---- interrupts ----------------------------------------------------------------------------------
+
+
+def test_interrupt_ends_a_generation_and_the_next_message_goes_on():
+    with session() as one:
+        with one.run([ENDLESS, say("fine")]) as run:
+            run.message("one")
+            run.wait("content")
+            run.send("interrupt")
+            idle = run.wait("idle")
+            assert idle["stop"] == "interrupt", idle
+            run.message("shorter")
+            assert run.wait("idle")["stop"] == "answer"
+            assert run.end()["exit_status"] == 0
+        assert [role for role, _ in one.messages()][1:] == ["user", "assistant", "user", "assistant"]
+
+
+def test_interrupt_before_the_first_token():
+    with session() as one:
+        with one.run([say("never", wait_ms=60000), say("fine"), say("more")]) as run:
+            run.message("one")
+            run.wait("turn")
+            run.send("interrupt")
+            assert run.wait("idle")["stop"] == "interrupt"
+            run.message("two")
+            assert run.wait("idle")["stop"] == "answer"
+            run.end()
+        before = one.contexts[-1]
+        with one.run([say("more")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("three")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert one.contexts[-1][:len(before)] == before
+
+
+def test_interrupt_with_a_message_waiting_gives_it_at_once():
+    with session() as one:
+        with one.run([ENDLESS, say("fine")]) as run:
+            run.message("one")
+            run.wait("content")
+            run.message("no, do that")
+            run.wait("queued")
+            run.send("interrupt")
+            run.wait("user", text="no, do that")
+            assert run.wait("idle")["stop"] == "answer"
+            run.end()
+
+
+def test_interrupted_calls_get_results_that_say_so():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([call("sleep 100", "echo never"), say("fine")]) as run:
+            run.message("one")
+            run.wait("tool_call")
+            run.send("interrupt")
+            assert run.wait("tool_result")["status"] == "cancelled"
+            assert run.wait("idle")["stop"] == "interrupt"
+            run.message("two")
+            run.wait("idle", stop="answer")
+            run.end()
+        tools = [text for role, text in one.messages() if role == "tool"]
+        assert len(tools) == 2 and tools[1].startswith("not run: "), tools
+        before = one.contexts[-1]
+        with one.run([say("more")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("three")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert one.contexts[-1][:len(before)] == before
+
+
+def test_second_interrupt_ends_the_run():
+    with session() as one:
+        with one.run([ENDLESS]) as run:
+            run.message("one")
+            run.wait("content")
+            run.send("interrupt")
+            run.send("interrupt")
+            finished = run.finish(130)
+            assert finished["stop"] == "interrupt", finished
+        with one.run([]) as run:
+            run.wait("idle")
+            run.send("interrupt")
+            assert "once more" in run.wait("note")["text"]
+            run.send("interrupt")
+            assert run.finish(0)["stop"] == "quit"
+
+
+def test_signals_interrupt_and_end():
+    with session() as one:
+        with one.run([ENDLESS, ENDLESS]) as run:
+            run.message("one")
+            run.wait("content")
+            run.process.send_signal(signal.SIGINT)
+            assert run.wait("idle")["stop"] == "interrupt"
+            run.message("two")
+            run.wait("content")
+            run.message("unsent")
+            run.wait("queued")
+            run.process.send_signal(signal.SIGTERM)
+            warning = run.wait("warning")
+            assert "unsent" in warning["text"], warning
+            assert run.finish(130)["detail"] == "by SIGTERM"
+        assert one.tree()["status"] == "stopped"
+
+
+# ---- commands ------------------------------------------------------------------------------------
+
+
+def test_effort_changes_with_the_next_turn():
+    with session() as one:
+        with one.run([say("a"), say("b"), {"raw": "c, without thinking"}]) as run:
+            run.wait("idle")
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.send("command", command="effort", text="20")
+            run.wait("note")
+            run.message("two")
+            run.wait("idle", stop="answer")
+            run.send("command", command="effort", text="off")
+            run.wait("note")
+            run.message("three")
+            run.wait("idle", stop="answer")
+            run.send("command", command="effort", text="loud")
+            assert "loud" in run.wait("note")["text"]
+            run.end()
+        turns = one.tree()["agents"][0]["turns"]
+        assert [turn["sampler"]["effort"] for turn in turns[1:]] == [20, 0], turns[1]["sampler"]
+        texts = [text for role, text in one.messages() if role == "user"]
+        assert texts[1:] == ["Reasoning effort from now on: 20 of 100.", "two", "three"], texts
+        assert one.messages()[-1] == ("assistant", "c, without thinking")
+
+
+def test_quit_while_it_works():
+    with session() as one:
+        with one.run([ENDLESS]) as run:
+            run.message("one")
+            run.wait("content")
+            run.send("command", command="quit")
+            assert run.finish(0)["stop"] == "quit"
+        assert one.tree()["status"] == "stopped"
+
+
+# ---- ends ----------------------------------------------------------------------------------------
+
+
+def test_killed_anywhere_a_session_goes_on():
+    test_cli.needs_sandbox()
+    for event in ("session", "turn", "content", "tool_call", "tool_result", "idle"):
+        with session() as one:
+            turns = [call("echo x >> file"), say("done", delay_us=2000)]
+            with one.run(turns) as run:
+                run.wait("idle")
+                run.message("one")
+                run.wait(event)
+                run.process.kill()
+            one.contexts.clear()  # a turn that was cut is sampled again, or encoded again
+            with one.run([say("back")], "--resume", "last") as run:
+                run.wait("idle")
+                run.message("two")
+                idle = run.wait("idle", stop="answer")
+                assert idle, event
+                run.end()
+            users = [text for role, text in one.messages() if role == "user"]
+            assert users[0] == "one" and users[-1] == "two", (event, users)
+
+
+def test_a_time_budget_ends_it_while_it_waits():
+    with session() as one:
+        with one.run([say("a")], "--max-time", "3s") as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            finished = run.finish(4)
+            assert finished["stop"] == "time", finished
+
+
+def test_a_budget_of_calls_leaves_a_turn_to_answer():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [call("echo 1"), call("echo 2", "echo 3", "echo 4"), say("an answer")]
+        with one.run(turns, "--max-calls", "2") as run:
+            run.message("one")
+            assert run.wait("idle", stop="answer")
+            run.end()
+        tools = [text for role, text in one.messages() if role == "tool"]
+        assert tools[0].endswith("[budget left: 1 calls]"), tools
+        assert tools[1].endswith("[budget left: 0 calls; answer now]"), tools
+        assert [text.startswith("not run: the budget") for text in tools[2:]] == [True, True], tools
+
+
+def test_a_budget_of_calls_that_is_ignored_ends_the_run():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [call("echo 1"), call("echo 2"), call("echo 3")]
+        with one.run(turns, "--max-calls", "1") as run:
+            run.message("one")
+            assert run.finish(4)["stop"] == "calls"
+
+
+def main():
+    parts = sys.argv[2:]
+    return test_cli.run_tests(
+        [(name, test) for name, test in globals().items()
+         if name.startswith("test_") and callable(test)
+         and (not parts or any(part in name for part in parts))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
