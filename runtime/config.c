@@ -1,6 +1,7 @@
 /* Layers of a configuration, one over the other: defaults, the user's file, the project's, options. */
 #include "config.h"
 
+#include "agent_history.h"
 #include "config_internal.h"
 #include "paths.h"
 #include "sandbox/beneath.h"
@@ -10,8 +11,6 @@
 #include <unistd.h>
 
 #define INSTRUCTIONS_BYTES_DEFAULT ((int64_t)64 << 10)
-#define COMPACTION_PERCENT_DEFAULT 80
-#define COMPACTION_TURNS_DEFAULT   4
 
 struct loading {
     const struct config_options *options;
@@ -269,8 +268,8 @@ static result set_defaults(struct loading *loading, struct error *error) {
     config->instructions_max_bytes = INSTRUCTIONS_BYTES_DEFAULT;
     config->instructions_files =
         (struct config_list){instruction_names, COUNT_OF(instruction_names)};
-    config->compaction_at_percent = COMPACTION_PERCENT_DEFAULT;
-    config->compaction_keep_turns = COMPACTION_TURNS_DEFAULT;
+    config->compaction_at_percent = AGENT_HISTORY_AT_PERCENT;
+    config->compaction_keep_turns = AGENT_HISTORY_KEEP_TURNS;
     config->terminal_markdown = true;
     TRY(config_allocate(
         loading->memory, (COUNT_OF(skill_places) + 1) * sizeof(const char *), &places, error

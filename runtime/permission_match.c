@@ -289,7 +289,8 @@ static enum match match_meant(struct view pattern, const struct shell_word *word
         best = inner > best ? inner : best;
     }
     for (size_t i = 0; i < (is_wrapper ? count : 1) && best == MATCH_NO; i++) {
-        best = runs_text(words + i, count - i) ? MATCH_PERHAPS : best;
+        bool is_here = i > 0 && view_equals_text(words[i].text, "."); /* "find .", not "source" */
+        best = !is_here && runs_text(words + i, count - i) ? MATCH_PERHAPS : best;
     }
     return best;
 }

@@ -37,3 +37,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
         set_tests_properties(run_${folder} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77)
     endforeach()
 endif()
+
+hearth_test(test_permission SOURCES test_permission.c LIBRARIES runtime)
+hearth_test(test_run_config SOURCES test_run_config.c LIBRARIES runtime)
+hearth_fuzz(fuzz_run_config SOURCES fuzz_run_config.c LIBRARIES runtime)
+hearth_fuzz(fuzz_permission SOURCES fuzz_permission.c LIBRARIES runtime)
