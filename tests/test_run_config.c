@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-static char base[64]; /* home/ with hearth/config.json, ws/ with .hearth/config.json */
+static char base[64]; /* user/ with hearth/config.json, ws/ with .hearth/config.json */
 static char workspace[128];
 static char user_file[192];
 static char project_file[160];
@@ -30,11 +30,11 @@ static int set_up(void **state) {
     char home[96];
     (void)snprintf(base, sizeof base, "/var/tmp/hearth-config-XXXXXX");
     assert_non_null(mkdtemp(base));
-    make_directory("home");
-    make_directory("home/hearth");
+    make_directory("user");
+    make_directory("user/hearth");
     make_directory("ws");
     make_directory("ws/.hearth");
-    (void)snprintf(home, sizeof home, "%s/home", base);
+    (void)snprintf(home, sizeof home, "%s/user", base);
     (void)snprintf(workspace, sizeof workspace, "%s/ws", base);
     (void)snprintf(user_file, sizeof user_file, "%s/hearth/config.json", home);
     (void)snprintf(project_file, sizeof project_file, "%s/.hearth/config.json", workspace);
@@ -149,13 +149,13 @@ static void every_key_is_read_with_its_line(void **state) {
     for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
         assert_true(config_is_set(config, (enum config_key)i));
     }
-    (void)snprintf(want, sizeof want, "\"%s/home/hearth/models/a\"", base);
+    (void)snprintf(want, sizeof want, "\"%s/user/hearth/models/a\"", base);
     value_is(config, CONFIG_MODEL, want);
-    origin_is(config, CONFIG_MODEL, "/home/hearth/config.json:2");
-    (void)snprintf(want, sizeof want, "\"%s/home/state\"", base);
+    origin_is(config, CONFIG_MODEL, "/user/hearth/config.json:2");
+    (void)snprintf(want, sizeof want, "\"%s/user/state\"", base);
     value_is(config, CONFIG_STATE, want);
     value_is(config, CONFIG_EFFORT, "50");
-    origin_is(config, CONFIG_EFFORT, "/home/hearth/config.json:3");
+    origin_is(config, CONFIG_EFFORT, "/user/hearth/config.json:3");
     value_is(config, CONFIG_CONTEXT, "4096");
     value_is(config, CONFIG_TOOLS_SET, "[\"shell\",\"read\"]");
     value_is(config, CONFIG_TOOLS_DIALECT, "\"claude\"");
@@ -175,13 +175,13 @@ static void every_key_is_read_with_its_line(void **state) {
         "\"timeout_ms\":5000,\"read_only\":[\"list\"]}}"
     );
     assert_string_equal(config->mcp.items[0].environment.items[0], "TOKEN=secret");
-    (void)snprintf(want, sizeof want, "%s/home/hearth/hooks/check", base);
+    (void)snprintf(want, sizeof want, "%s/user/hearth/hooks/check", base);
     assert_string_equal(config->hooks_before_tool.items[0].command, want);
     assert_int_equal(config->hooks_before_tool.items[0].timeout_ms, CONFIG_HOOK_MS_DEFAULT);
     assert_string_equal(config->hooks_after_tool.items[0].arguments.items[0], "python3");
     assert_int_equal(config->hooks_stop.count, 0);
     assert_int_equal(config->instructions_max_bytes, 1000);
-    (void)snprintf(want, sizeof want, "[\"/opt/skills\",\"%s/home/hearth/skills\"]", base);
+    (void)snprintf(want, sizeof want, "[\"/opt/skills\",\"%s/user/hearth/skills\"]", base);
     value_is(config, CONFIG_SKILLS_DIRECTORIES, want);
     assert_int_equal(config->budget_time_ms, 600000);
     assert_int_equal(config->budget_tokens, 5);
@@ -225,7 +225,7 @@ static void options_come_before_the_project_and_that_before_the_user(void **stat
     value_is(config, CONFIG_BACKEND, "\"auto\"");
     origin_is(config, CONFIG_BACKEND, "/ws/.hearth/config.json:1");
     value_is(config, CONFIG_CONTEXT, "100");
-    origin_is(config, CONFIG_CONTEXT, "/home/hearth/config.json:1");
+    origin_is(config, CONFIG_CONTEXT, "/user/hearth/config.json:1");
     value_is(
         config,
         CONFIG_RULES,
@@ -304,7 +304,7 @@ static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
     assert_string_equal(config->mcp.items[0].command.items[0], "good");
     assert_string_equal(config->mcp.items[1].name, "b");
     assert_int_equal(config->hooks_stop.count, 2);
-    assert_non_null(strstr(config->hooks_stop.items[0].command, "/home/hearth/mine"));
+    assert_non_null(strstr(config->hooks_stop.items[0].command, "/user/hearth/mine"));
     assert_non_null(strstr(config->hooks_stop.items[1].command, "/ws/.hearth/stop"));
     assert_true(config->rules.items[0].is_trusted);
     assert_non_null(strstr(config->model, "/ws/m"));
