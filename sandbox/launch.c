@@ -144,11 +144,15 @@ static result add_data_file(
 }
 
 static result add_mounts(
-    const struct mounts *mounts, struct fd_table *table, struct words *words, struct error *error
+    const struct sandbox_policy *policy,
+    const struct mounts *mounts,
+    struct fd_table *table,
+    struct words *words,
+    struct error *error
 ) {
     int target = -1;
     TRY(fd_table_add(table, mounts->workspace_fd, &target, error));
-    add_word(words, "--bind-fd");
+    add_word(words, policy->is_read_only ? "--ro-bind-fd" : "--bind-fd");
     add_number(words, (uint64_t)target);
     add_word(words, LAUNCH_WORKSPACE);
     for (size_t i = 0; i < mounts->read_only_count; i++) {
@@ -212,7 +216,7 @@ static result build_arguments(
         added = add_data_file(table, &words, group_text, "/etc/group", error);
     }
     if (is_ok(added)) {
-        added = add_mounts(mounts, table, &words, error);
+        added = add_mounts(policy, mounts, table, &words, error);
     }
     char inner[SANDBOX_PATH_BYTES + 32];
     (void)snprintf(inner, sizeof inner, "%s/hearth-inner", sandbox->probe.helper_path);

@@ -80,6 +80,7 @@ struct sandbox_policy {
     sandbox_on_output *on_output; /* sees what is not kept, too; may be null */
     void *on_output_context;
     bool merge_output; /* standard error goes into the same pipe as standard output */
+    bool is_read_only; /* the workspace cannot be written */
     bool has_input;    /* standard input is a pipe of the host; else it is /dev/null */
     const char *const
         *protect; /* paths below the workspace that stay read-only; missing: ignored */

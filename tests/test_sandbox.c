@@ -385,6 +385,20 @@ static void next_clock_step(void) {
     } while (now.tv_sec == first.tv_sec && now.tv_nsec == first.tv_nsec);
 }
 
+static void read_only_workspace_cannot_be_written(void **state) {
+    (void)state;
+    sandbox_call_destroy(run("mkdir -p .git d; echo a >f"));
+    struct sandbox_policy policy = small_policy();
+    policy.is_read_only = true;
+    struct sandbox_call *call = run_with(
+        &policy,
+        "cat f; echo b >f; touch g d/g .git/g; rm f; mv d e; ls -A; echo t >/tmp/t && cat /tmp/t"
+    );
+    expect_end(call, SANDBOX_EXITED, 0);
+    assert_true(output_has(call, "a\n.git\nd\nf\nt\n"));
+    sandbox_call_destroy(call);
+}
+
 static void changes_of_trusted_names_are_reported(void **state) {
     (void)state;
     struct sandbox_call *call = run("echo x >.envrc; mkdir .vscode; echo y >code.c");
@@ -427,6 +441,7 @@ int main(int argc, char **argv) {
         TEST(protected_path_and_git_are_read_only),
         TEST(set_id_bits_are_taken_away_afterwards),
         TEST(set_id_bits_cannot_be_made),
+        TEST(read_only_workspace_cannot_be_written),
         TEST(changes_of_trusted_names_are_reported),
     };
     return close_shared(cmocka_run_group_tests(tests, NULL, NULL));

@@ -23,6 +23,9 @@
 
 struct sandbox;
 struct sandbox_policy;
+struct tool_fetch_request;
+struct tool_fetch_answer;
+struct tool_agents;
 
 enum tool_effect {
     TOOL_READS = 1,    /* looks at the workspace */
@@ -139,6 +142,14 @@ struct tool_context_options {
     struct clock clock;
     tool_output *output; /* may be null */
     void *output_context;
+    /* See tool_fetch.h; null: the fetch tool is refused. */
+    result (*fetch
+    )(void *context,
+      const struct tool_fetch_request *request,
+      struct tool_fetch_answer *out,
+      struct error *error);
+    void *fetch_context;
+    const struct tool_agents *agents; /* see tool_agents.h; null: its tools are not offered */
 };
 
 struct tool_context;
