@@ -12,18 +12,16 @@ add_dependencies(hearth_scripted hearth-sandbox hearth-inner)
 
 # The built program as a user calls it.
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
-add_test(NAME test_cli
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_cli.py $<TARGET_FILE:hearth>)
-set_tests_properties(test_cli PROPERTIES TIMEOUT 1200)
-add_test(NAME test_resume
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_resume.py $<TARGET_FILE:hearth>)
-add_test(NAME test_branch
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_branch.py $<TARGET_FILE:hearth>)
-set_tests_properties(test_resume test_branch PROPERTIES TIMEOUT 1200)
-add_test(NAME test_interactive
-    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_interactive.py
-        $<TARGET_FILE:hearth_scripted>)
-set_tests_properties(test_interactive PROPERTIES TIMEOUT 600)
+function(hearth_program_test name program timeout)
+    add_test(NAME ${name} COMMAND ${Python3_EXECUTABLE}
+        ${PROJECT_SOURCE_DIR}/tests/${name}.py $<TARGET_FILE:${program}>)
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout})
+endfunction()
+hearth_program_test(test_cli hearth 1200)
+hearth_program_test(test_resume hearth 1200)
+hearth_program_test(test_branch hearth 1200)
+hearth_program_test(test_interactive hearth_scripted 600)
+hearth_program_test(test_endurance hearth_scripted 1200)
 
 # The success rate of the bundled model, beside the known figures; with sanitizers it takes too long.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")

@@ -24,8 +24,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEARTH = os.path.abspath(sys.argv[1])
 MINI = ROOT / "examples" / "mini"
 COMMANDS = [
-    "run", "sessions list", "sessions show", "cache show", "cache verify",
-    "cache evict", "cache export", "cache import", "doctor", "model inspect", "model tokens",
+    "run", "sessions list", "sessions show", "sessions fork", "sessions diff", "cache show",
+    "cache verify",
+    "cache evict", "cache export", "cache import", "config path", "config", "doctor", "model inspect", "model tokens",
     "model render", "model parse", "model logits", "model synth", "model bench", "tool list",
     "tool call", "sandbox run", "sandbox file",
 ]
