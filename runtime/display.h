@@ -50,6 +50,9 @@ struct run_status {
     int64_t drafted_tokens, accepted_tokens, preempted;
     double tokens_per_second; /* of the present or the last generation; 0: not known */
     int64_t time_left_ms;     /* -1: no budget */
+    int64_t tokens_max;       /* budget of tokens_sampled; 0: none */
+    int32_t calls, calls_max; /* of tools, and their budget; 0: none */
+    int32_t effort;           /* CHAT_EFFORT_OFF, or 1..100 */
     int32_t turn, turns_max;
     int32_t turns_before;                /* of these, before the session was resumed */
     int32_t prefill_done, prefill_total; /* while a prompt is evaluated, else 0 */
@@ -109,7 +112,8 @@ struct run_event {
 struct display_options {
     enum display_form form;
     bool has_colour;
-    int width; /* columns; 0: 80 */
+    int width;  /* columns; 0: 80 */
+    int height; /* rows; 0: 24 */
 };
 
 struct display;
@@ -128,9 +132,37 @@ void display_destroy(struct display *display);
 void display_event(struct display *display, const struct run_event *event);
 /* Redraws the status line of the live view; does nothing in the other forms. */
 void display_status(struct display *display, const struct run_status *status);
-void display_set_width(struct display *display, int width);
+void display_set_size(struct display *display, int width, int height);
 /* Removes the status line, so that something else may write to the terminal. */
 void display_end(struct display *display);
+
+/* ---- for the input of a person (terminal.h) ---- */
+
+/* Sees every event but those of the JSON form, after it was shown, and changes of the size. */
+struct display_front {
+    void *context;
+    void (*event)(void *context, const struct run_event *event);
+    void (*resized)(void *context);
+};
+void display_set_front(struct display *display, const struct display_front *front); /* null: none */
+bool display_is_live(const struct display *display);
+int display_width(const struct display *display);
+int display_height(const struct display *display);
+
+/* The rows of the input above the status line of the live view, and where the cursor stands. */
+struct display_prompt {
+    struct view rows; /* each ended by a newline and narrower than the display; copied */
+    size_t cursor_row;
+    int cursor_column;
+};
+/* Drawn at once. Null: none. */
+void display_set_prompt(struct display *display, const struct display_prompt *prompt);
+/* Lines of the program itself, such as help; made harmless. */
+void display_say(struct display *display, struct view text);
+/* Shows thinking in full, that of the last turn too, or folds what follows to one line. */
+void display_toggle_thinking(struct display *display);
+/* While it is paused, nothing is written to the terminal; afterwards all is drawn again. */
+void display_pause(struct display *display, bool is_paused);
 
 /* One event as a line of JSON. Expected errors: MEMORY, LIMIT. */
 MUST_CHECK result

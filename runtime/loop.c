@@ -180,7 +180,7 @@ static void resized(uv_signal_t *handle, int number) {
     struct run *run = handle->data;
     (void)number;
     struct display_options options = display_options_for(1, false);
-    display_set_width(run->options->display, options.width);
+    display_set_size(run->options->display, options.width, options.height);
 }
 
 static void ticked(uv_timer_t *timer) {

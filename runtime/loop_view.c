@@ -15,6 +15,8 @@ void run_status_update(struct run *run) {
     }
     status->turn = agent_turns(run->agent);
     status->turns_max = agent_turns_max(run->agent);
+    status->tokens_max = run->options->agent.tokens_max;
+    status->effort = agent_chat_options(run->agent).effort;
     if (run->is_generating && run->output_ids.count > 1) {
         int64_t elapsed = now - run->first_token_ms;
         status->tokens_per_second =

@@ -67,7 +67,7 @@ EXTERNAL = {
     "curl/*": ["runtime/http_client.c"],
     "histedit.h": ["runtime/terminal*.c"],
     "editline/*": ["runtime/terminal*.c"],
-    "md4c*": ["runtime/terminal*.c"],
+    "md4c*": ["runtime/markdown*.c"],
     "cuda*": ["kernels/cuda/*", "tests/cuda_emulation/*"],
     "cublas*": ["kernels/cuda/*"],
     "cooperative_groups*": ["kernels/cuda/*"],

@@ -1302,7 +1302,7 @@ def tmux_screen(command, width, done, environment=""):
         while True:
             screen = subprocess.run([*tmux, "capture-pane", "-p", "-e"],
                                     stdout=subprocess.PIPE).stdout.decode()
-            seen |= {line for line in screen.splitlines() if " tok | " in line}
+            seen |= {line for line in screen.splitlines() if " used, " in line}
             if done in screen:
                 return screen, seen
             assert time.monotonic() < deadline, screen
@@ -1322,7 +1322,7 @@ def test_live_view_fits_a_terminal_of_80_columns():
         plain = re.sub(r"\x1b\[[0-9;]*m", "", screen)
         assert "done: the model ended with an answer" in plain, plain
         assert "\x1b[2m" in screen, "thinking is not dimmed"
-        assert " tok | " not in plain, "the status line is still there"
+        assert " used, " not in plain, "the status line is still there"
         assert status_lines, "no status line was seen"
         for line in status_lines:
             assert len(re.sub(r"\x1b\[[0-9;]*m", "", line)) < 80, line
