@@ -1,6 +1,8 @@
 /* hearth tool, hearth sandbox: what an agent can do, done by hand. */
 #include "cli.h"
+#include "network_rules.h"
 #include "paths.h"
+#include "proxy.h"
 
 #include "sandbox/command.h"
 #include "sandbox/sandbox.h"
@@ -224,10 +226,37 @@ const struct cli_command command_tool_call = {
 
 /* ---- sandbox -------------------------------------------------------------------------------- */
 
+struct sandbox_network {
+    struct network_rules *rules;
+    struct proxy *proxy;
+};
+
+/* Refusals are told as they come; the command itself may hide them. */
+static void tell_decision(void *context, const struct proxy_decision *decision) {
+    (void)context;
+    if (!decision->is_allowed) {
+        (void)fprintf(stderr, "hearth sandbox: network: refused: %s\n", decision->reason);
+    }
+}
+
+static result
+open_network(void *context, const char *hosts, const char **socket_path, struct error *error) {
+    struct sandbox_network *network = context;
+    TRY(network_rules_parse(&network->rules, view_of_text(hosts), error));
+    const struct proxy_options options = {.rules = network->rules, .decided = tell_decision};
+    TRY(proxy_open(&network->proxy, &options, error));
+    *socket_path = proxy_socket(network->proxy);
+    return OK;
+}
+
 static int sandbox_run_raw(int argc, char **argv) {
     int status = STATUS_DONE;
     struct error error = {0};
-    result ran = sandbox_command_run(argc, argv, NULL, &status, &error);
+    struct sandbox_network network = {.rules = NULL};
+    const struct sandbox_command_network way_out = {open_network, &network};
+    result ran = sandbox_command_run(argc, argv, NULL, &way_out, &status, &error);
+    proxy_close(network.proxy);
+    network_rules_destroy(network.rules);
     return is_failed(ran) ? cli_fail_error(ran, &error) : status;
 }
 
@@ -239,6 +268,7 @@ static const struct cli_option sandbox_run_options[] = {
     {"max-disk", 0, "MIB", "growth of the workspace"},
     {"max-output", 0, "KIB", "output kept, first and last half"},
     {"protect", 0, "PATH", "a path below the workspace that stays read-only; may be repeated"},
+    {"network", 0, "HOST[:PORT],...", "hosts to be reached through a proxy; none without it"},
 };
 
 const struct cli_command command_sandbox_run = {

@@ -17,8 +17,9 @@
 
 static const char run_usage[] =
     "Usage: hearth sandbox run -C DIR [OPTION]... -- COMMAND [ARGUMENT]...\n"
-    "Runs COMMAND confined to the workspace DIR, which it sees as /workspace: no network, nothing\n"
-    "else of the host writable, limits on time, memory, processes, disk and output.\n"
+    "Runs COMMAND confined to the workspace DIR, which it sees as /workspace: no network unless\n"
+    "listed, nothing else of the host writable, limits on time, memory, processes, disk and\n"
+    "output.\n"
     "\n"
     "  -C DIR                 the workspace\n"
     "  --max-time S           seconds until SIGTERM; SIGKILL follows 2 s later (600)\n"
@@ -29,6 +30,8 @@ static const char run_usage[] =
     "  --protect PATH         path below DIR that stays read-only; may be repeated\n"
     "  --environment NAME=VALUE  a further variable; may be repeated\n"
     "  --read-only PATH       a further host directory, shown read-only; may be repeated\n"
+    "  --network HOST[:PORT],...  hosts that it may reach through a proxy (ports 80 and 443 when\n"
+    "                         none is given): names, *.name.tld, addresses\n"
     "  --report               say on standard error how it ended and what it used\n"
     "  --help                 this text\n"
     "\n"
@@ -46,6 +49,7 @@ struct run_options {
     const char *protect[PROTECTED_MAX];
     const char *environment[EXTRA_MAX];
     const char *read_only[EXTRA_MAX];
+    const char *network;
     bool report;
     bool help;
     int command_at;
@@ -97,6 +101,7 @@ enum option_id {
     OPTION_PROTECT,
     OPTION_ENVIRONMENT,
     OPTION_READ_ONLY,
+    OPTION_NETWORK,
     OPTION_REPORT,
     OPTION_HELP
 };
@@ -126,6 +131,9 @@ static result take_option(int id, const char *value, struct run_options *run, st
         return add_path(run->environment, EXTRA_MAX, &policy->environment_count, value, error);
     case OPTION_READ_ONLY:
         return add_path(run->read_only, EXTRA_MAX, &policy->read_only_count, value, error);
+    case OPTION_NETWORK:
+        run->network = value;
+        return OK;
     case OPTION_REPORT:
         run->report = true;
         return OK;
@@ -148,6 +156,7 @@ static result parse_run(int argc, char *const *argv, struct run_options *run, st
         {"protect", required_argument, NULL, OPTION_PROTECT},
         {"environment", required_argument, NULL, OPTION_ENVIRONMENT},
         {"read-only", required_argument, NULL, OPTION_READ_ONLY},
+        {"network", required_argument, NULL, OPTION_NETWORK},
         {"report", no_argument, NULL, OPTION_REPORT},
         {"help", no_argument, NULL, OPTION_HELP},
         {NULL, 0, NULL, 0},
@@ -321,19 +330,29 @@ static result run_watched(
 }
 
 static result run_parsed(
-    const struct run_options *run,
+    struct run_options *run,
     char *const *argv,
     const struct sandbox_options *options,
+    const struct sandbox_command_network *network,
     int *exit_status,
     struct error *error
 ) {
+    struct error refusal = {0};
+    if (run->network != NULL &&
+        (network == NULL ||
+         is_failed(
+             network->open(network->context, run->network, &run->policy.network_socket, &refusal)
+         ))) {
+        *exit_status = STATUS_USAGE;
+        const char *reason = network != NULL ? refusal.message : "this program has no network";
+        return complain("--network: ", reason, error);
+    }
     CLEANUP(sandbox_cleanup) struct sandbox *sandbox = NULL;
     TRY(sandbox_open(options, &sandbox, error));
     const char *const *command = NULL;
     char *const *words = &argv[run->command_at];
     memcpy(&command, &words, sizeof command); // adds const only
     CLEANUP(call_cleanup) struct sandbox_call *call = NULL;
-    struct error refusal = {0};
     if (is_failed(run_watched(sandbox, &run->policy, command, &call, &refusal))) {
         *exit_status = SANDBOX_STATUS_REFUSED;
         return complain("refused: ", refusal.message, error);
@@ -350,6 +369,7 @@ result sandbox_command_run(
     int argc,
     char *const *argv,
     const struct sandbox_options *options,
+    const struct sandbox_command_network *network,
     int *exit_status,
     struct error *error
 ) {
@@ -367,7 +387,7 @@ result sandbox_command_run(
         *exit_status = 0;
         return write_all(STDOUT_FILENO, view_of_text(run_usage), error);
     }
-    return run_parsed(&run, argv, options, exit_status, error);
+    return run_parsed(&run, argv, options, network, exit_status, error);
 }
 
 /* ---- file ----------------------------------------------------------------------------------- */

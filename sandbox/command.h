@@ -12,13 +12,25 @@
 #define SANDBOX_STATUS_TIMED_OUT 124 /* as timeout(1) */
 #define SANDBOX_STATUS_REFUSED   125 /* cannot confine, or the launcher failed: never ran */
 
+/* Opens the way out that `--network HOST[:PORT],...` asks for; the socket's path lives as long as
+ * the command. Expected errors: INVALID_INPUT, IO. */
+typedef result sandbox_command_open_network(
+    void *context, const char *hosts, const char **socket_path, struct error *error
+);
+
+struct sandbox_command_network {
+    sandbox_command_open_network *open;
+    void *context;
+};
+
 /* argv[0] is "run". *exit_status: the command's own, 128 + signal, or one of the above; 2 for a
- * wrong command line. Options that name helper places go in `options` (may be null).
- * Fails only when it cannot write. */
+ * wrong command line. Options that name helper places go in `options` (may be null). With `network`
+ * null the option for it is refused. Fails only when it cannot write. */
 MUST_CHECK result sandbox_command_run(
     int argc,
     char *const *argv,
     const struct sandbox_options *options,
+    const struct sandbox_command_network *network,
     int *exit_status,
     struct error *error
 );

@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/mman.h>
@@ -122,20 +123,55 @@ static struct scmp_arg_cmp bits_set(unsigned argument, uint64_t mask, uint64_t b
     return compare;
 }
 
-/* Only AF_UNIX, compared on the 32 bits that the kernel looks at: a network namespace does not
- * confine AF_VSOCK, and other families are attack surface. */
-static void deny_sockets(struct builder *builder) {
-    static const char *const names[] = {"socket", "socketpair"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        int number = seccomp_syscall_resolve_name(names[i]);
-        _Static_assert(AF_UNIX == 1, "the bit tests below spell it out");
-        struct scmp_arg_cmp even = bits_set(0, 1, 0);
-        deny(builder, EAFNOSUPPORT, number, 1, &even, names[i]);
-        for (unsigned bit = 1; bit < 32; bit++) {
-            uint64_t value = UINT64_C(1) << bit;
-            struct scmp_arg_cmp other = bits_set(0, value, value);
-            deny(builder, EAFNOSUPPORT, number, 1, &other, names[i]);
+/* Refuses the call unless the 32 bits of `argument` that the kernel looks at are a number below 16
+ * whose bit is set in `allowed`. `where` (may be null) limits that to calls that match it too. The
+ * library takes one comparison of an argument per rule, hence a rule for each number and bit. */
+static void deny_unless_among(
+    struct builder *builder,
+    int error_number,
+    const char *name,
+    unsigned argument,
+    unsigned allowed,
+    const struct scmp_arg_cmp *where
+) {
+    int number = seccomp_syscall_resolve_name(name);
+    struct scmp_arg_cmp rule[2];
+    unsigned count = 1;
+    if (where != NULL) {
+        rule[1] = *where;
+        count = 2;
+    }
+    for (uint64_t value = 0; value < 16; value++) {
+        rule[0] = bits_set(argument, 15, value);
+        if ((allowed >> value & 1) == 0) {
+            deny(builder, error_number, number, count, rule, name);
         }
+    }
+    for (unsigned bit = 4; bit < 32; bit++) {
+        rule[0] = bits_set(argument, UINT64_C(1) << bit, UINT64_C(1) << bit);
+        deny(builder, error_number, number, count, rule, name);
+    }
+}
+
+/* Only AF_UNIX: a network namespace does not confine AF_VSOCK, and other families are attack
+ * surface. With a network also TCP, to reach the relay; no other protocol of those families. */
+static void deny_sockets(struct builder *builder, bool allows_tcp) {
+    _Static_assert(AF_UNIX < 16 && AF_INET < 16 && AF_INET6 < 16, "see deny_unless_among");
+    static const unsigned families[] = {AF_INET, AF_INET6};
+    unsigned pairs = 1U << AF_UNIX;
+    unsigned sockets = pairs | (allows_tcp ? 1U << AF_INET | 1U << AF_INET6 : 0);
+    deny_unless_among(builder, EAFNOSUPPORT, "socketpair", 0, pairs, NULL);
+    deny_unless_among(builder, EAFNOSUPPORT, "socket", 0, sockets, NULL);
+    for (size_t i = 0; allows_tcp && i < COUNT_OF(families); i++) {
+        struct scmp_arg_cmp family = bits_set(0, LOW_32, families[i]);
+        for (uint64_t type = 0; type < 16; type++) { // above are flags
+            struct scmp_arg_cmp rule[] = {family, bits_set(1, 15, type)};
+            if (type != SOCK_STREAM) {
+                deny(builder, EPROTONOSUPPORT, SCMP_SYS(socket), 2, rule, "socket");
+            }
+        }
+        unsigned protocols = 1U << 0 | 1U << IPPROTO_TCP;
+        deny_unless_among(builder, EPROTONOSUPPORT, "socket", 2, protocols, &family);
     }
 }
 
@@ -193,7 +229,7 @@ static void deny_namespaces(struct builder *builder) {
     deny(builder, ENOSYS, SCMP_SYS(clone3), 0, NULL, "clone3"); // its flags sit in memory
 }
 
-static void add_rules(struct builder *builder) {
+static void add_rules(struct builder *builder, bool allows_tcp) {
     scmp_filter_ctx context = builder->context;
     note(
         builder, seccomp_attr_set(context, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS), "arch"
@@ -214,7 +250,7 @@ static void add_rules(struct builder *builder) {
         deny(builder, EPERM, SCMP_SYS(ioctl), 1, &compare, "ioctl");
     }
     deny_namespaces(builder);
-    deny_sockets(builder);
+    deny_sockets(builder, allows_tcp);
     deny_set_id_modes(builder);
 }
 
@@ -226,13 +262,13 @@ static result seal(int fd, struct error *error) {
     return OK;
 }
 
-result filter_compile(int *out_fd, struct error *error) {
+result filter_compile(bool allows_tcp, int *out_fd, struct error *error) {
     ASSERT(out_fd != NULL);
     struct builder builder = {.context = seccomp_init(SCMP_ACT_ALLOW)};
     if (builder.context == NULL) {
         FAIL(error, MEMORY, "no memory for the seccomp filter");
     }
-    add_rules(&builder);
+    add_rules(&builder, allows_tcp);
     CLEANUP(fd_cleanup) int fd = -1;
     if (builder.status == 0) {
         fd = memfd_create("hearth-filter", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -5,8 +5,9 @@
 #include "base/result.h"
 
 /* Compiles into a sealed memfd (close-on-exec) that the caller closes; about 10 ms. Thread: any.
- * Expected errors: UNSUPPORTED (this architecture), IO, MEMORY. */
-MUST_CHECK result filter_compile(int *out_fd, struct error *error);
+ * `allows_tcp`: sockets for TCP beside AF_UNIX. Expected errors: UNSUPPORTED (this architecture),
+ * IO, MEMORY. */
+MUST_CHECK result filter_compile(bool allows_tcp, int *out_fd, struct error *error);
 
 /* Creates a memfd with `bytes` in it, sealed against every change, offset 0; the caller closes.
  * Expected errors: IO. */

@@ -1,22 +1,29 @@
 /* hearth-inner: the last stage inside the sandbox, between bubblewrap and the command.
  *
- * In this order: descriptors, rlimits, umask, no_new_privs, Landlock, the seccomp filter that the
- * host compiled, exec. Any step that fails writes a reason to the status pipe and exits 125: the
- * call is refused rather than run with less. A static program that links nothing of ours.
+ * In this order: descriptors, rlimits, umask, no_new_privs, the relay of a call with a network,
+ * Landlock, the seccomp filter that the host compiled, exec. Any step that fails writes a reason to
+ * the status pipe and exits 125: the call is refused rather than run with less. A static program
+ * that links nothing of ours.
+ *
+ * The relay is the way out of an otherwise empty network namespace: it hands each connection that
+ * the command makes to its port to the host, socket and all, and looks at none of the bytes.
  *
  * /.inner KEY=NUMBER... ro=PATH... -- COMMAND ARGUMENTS...
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "launch_spec.h"
@@ -28,6 +35,7 @@
 #define LANDLOCK_RESTRICT        446
 #define LANDLOCK_VERSION_FLAG    1U
 #define LANDLOCK_PATH_BENEATH    1
+#define LANDLOCK_NET_PORT        2
 #define FS_EXECUTE               (UINT64_C(1) << 0)
 #define FS_WRITE_FILE            (UINT64_C(1) << 1)
 #define FS_READ_FILE             (UINT64_C(1) << 2)
@@ -39,7 +47,8 @@
 #define FS_TRUNCATE              (UINT64_C(1) << 14) /* ABI 3 */
 #define FS_IOCTL_DEVICE          (UINT64_C(1) << 15) /* ABI 5 */
 #define NET_BIND_AND_CONNECT_TCP 3U                  /* ABI 4 */
-#define SCOPE_ABSTRACT_SIGNAL    3U                  /* ABI 6 */
+#define NET_CONNECT_TCP          2U
+#define SCOPE_ABSTRACT_SIGNAL    3U /* ABI 6 */
 
 struct landlock_ruleset {
     uint64_t fs;
@@ -52,6 +61,11 @@ struct landlock_path {
     int32_t fd;
 } __attribute__((packed));
 
+struct landlock_port {
+    uint64_t access;
+    uint64_t port;
+};
+
 #define READ_ONLY_MAX 16
 #define FILTER_MAX    4096 /* BPF_MAXINSNS */
 
@@ -62,6 +76,7 @@ struct settings {
     uint64_t processes;
     uint64_t address_bytes;
     uint64_t data_bytes;
+    uint64_t network; /* the relay's port, or 0 */
     const char *read_only[READ_ONLY_MAX];
     size_t read_only_count;
 };
@@ -94,6 +109,7 @@ static int parse_settings(int argc, char **argv, struct settings *out) {
         {"processes=", &out->processes},
         {"address=", &out->address_bytes},
         {"data=", &out->data_bytes},
+        {"network=", &out->network},
     };
     int at = 1;
     for (; at < argc && strcmp(argv[at], "--") != 0; at++) {
@@ -175,7 +191,8 @@ static void allow(int ruleset, const char *path, uint64_t access, int required) 
     close(fd);
 }
 
-static void confine_with_landlock(const struct settings *settings) {
+/* `port` is the one that TCP may connect to, 0 for none; nothing may be bound. */
+static void confine_with_landlock(const struct settings *settings, uint64_t port) {
     long abi = syscall(LANDLOCK_CREATE, NULL, 0, LANDLOCK_VERSION_FLAG);
     if (abi < 1) {
         fail("Landlock is not available", errno);
@@ -214,6 +231,10 @@ static void confine_with_landlock(const struct settings *settings) {
     allow(ruleset, "/tmp", read_write, 1);
     allow(ruleset, LAUNCH_HOME, read_write, 1);
     allow(ruleset, LAUNCH_WORKSPACE, read_write, 1);
+    struct landlock_port rule = {NET_CONNECT_TCP, port};
+    if (abi >= 4 && port != 0 && syscall(LANDLOCK_ADD, ruleset, LANDLOCK_NET_PORT, &rule, 0) != 0) {
+        fail("Landlock rule for the proxy's port", errno);
+    }
     if (syscall(LANDLOCK_RESTRICT, ruleset, 0) != 0) {
         fail("Landlock", errno);
     }
@@ -235,11 +256,112 @@ static void confine_with_seccomp(void) {
     }
 }
 
+/* ---- relay ---------------------------------------------------------------------------------- */
+
+static int open_listener(uint64_t port) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in address = {
+        .sin_family = AF_INET,
+        .sin_port = htons((uint16_t)port),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+    };
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
+        listen(fd, 64) != 0) {
+        fail("listening for the command's connections", errno);
+    }
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, LAUNCH_NETWORK_FD + 1); // the relay closes those below
+    if (above < 0) {
+        fail("listening for the command's connections", errno);
+    }
+    close(fd);
+    return above;
+}
+
+/* Gives a copy of `connection` to the host; 0 when the host is gone. Waits for a busy host. */
+static int hand_over(int host, int connection) {
+    char byte = 'c';
+    struct iovec bytes = {&byte, 1};
+    union {
+        struct cmsghdr header;
+        char space[CMSG_SPACE(sizeof connection)];
+    } control;
+    memset(&control, 0, sizeof control);
+    struct msghdr message = {
+        .msg_iov = &bytes,
+        .msg_iovlen = 1,
+        .msg_control = control.space,
+        .msg_controllen = sizeof control.space,
+    };
+    struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof connection);
+    memcpy(CMSG_DATA(rights), &connection, sizeof connection);
+    for (;;) {
+        if (sendmsg(host, &message, MSG_NOSIGNAL) == 1 || errno == ETOOMANYREFS) {
+            return 1;
+        }
+        if (errno != EINTR) {
+            return 0;
+        }
+    }
+}
+
+_Noreturn static void relay(int listener) {
+    for (;;) {
+        int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (connection < 0 && (errno == EINTR || errno == ECONNABORTED)) {
+            continue;
+        }
+        if (connection < 0 || !hand_over(LAUNCH_NETWORK_FD, connection)) {
+            _exit(0);
+        }
+        close(connection);
+    }
+}
+
+/* The relay must be no child of the command, which might wait for all of its children: its parent
+ * ends, and process 1 adopts it. It is confined like a command without a network, in a Landlock
+ * domain of its own, so that the command cannot signal it (from ABI 6 on). */
+static void start_relay(const struct settings *settings) {
+    int listener = open_listener(settings->network);
+    pid_t parent = fork();
+    if (parent < 0) {
+        fail("starting the relay", errno);
+    }
+    if (parent == 0) {
+        if (setsid() < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
+            fail("starting the relay", errno);
+        }
+        confine_with_landlock(settings, 0);
+        confine_with_seccomp();
+        pid_t child = fork();
+        if (child < 0) {
+            fail("starting the relay", errno);
+        }
+        if (child > 0) {
+            _exit(0);
+        }
+        // Neither the command's output nor the status pipe may hang on it.
+        (void)syscall(SYS_close_range, 0U, LAUNCH_NETWORK_FD - 1U, 0);
+        relay(listener);
+    }
+    int status = 0;
+    while (waitpid(parent, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (status != 0) {
+        fail("starting the relay", ECHILD);
+    }
+    close(listener);
+    close(LAUNCH_NETWORK_FD);
+}
+
 int main(int argc, char **argv) {
     struct settings settings = {0};
     int command = parse_settings(argc, argv, &settings);
+    unsigned last_kept = settings.network != 0 ? LAUNCH_NETWORK_FD : LAUNCH_FILTER_FD;
     if (syscall(SYS_close_range, 3U, LAUNCH_RECORD_FD - 1U, 0) != 0 ||
-        syscall(SYS_close_range, LAUNCH_FILTER_FD + 1U, ~0U, 0) != 0) {
+        syscall(SYS_close_range, last_kept + 1U, ~0U, 0) != 0) {
         fail("closing descriptors", errno);
     }
     if (fcntl(LAUNCH_RECORD_FD, F_SETFD, FD_CLOEXEC) != 0 ||
@@ -251,7 +373,10 @@ int main(int argc, char **argv) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
         fail("no_new_privs", errno);
     }
-    confine_with_landlock(&settings);
+    if (settings.network != 0) {
+        start_relay(&settings);
+    }
+    confine_with_landlock(&settings, settings.network);
     confine_with_seccomp();
     say(LAUNCH_LINE_READY, "", "");
     execvp(argv[command], argv + command);

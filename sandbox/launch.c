@@ -10,7 +10,10 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "filter.h"
@@ -25,10 +28,12 @@
 #define ADDRESS_BYTES       ((uint64_t)8 << 30) /* node, the JVM and sanitizers reserve a lot */
 #define OPEN_FILES          UINT64_C(1024)
 #define FILE_BYTES_MAX      ((uint64_t)256 << 20)
+#define CONNECT_S           2 /* a proxy that accepts no call for so long is broken */
 
 static const char passwd_text[] = "root:x:0:0:root:/:/usr/sbin/nologin\n"
                                   "agent:x:1000:1000:agent:" LAUNCH_HOME ":/bin/bash\n";
 static const char group_text[] = "root:x:0:\nagent:x:1000:\n";
+static const char hosts_text[] = "127.0.0.1 localhost\n";
 
 extern char **environ;
 
@@ -98,8 +103,23 @@ static void add_namespaces(struct words *words) {
     add_number(words, LAUNCH_STATUS_FD);
 }
 
+/* What checks certificates: the public ones of the system, wherever it keeps them. */
+static void add_certificates(struct words *words) {
+    static const char *const paths[] = {
+        "/etc/ssl/certs",
+        "/etc/ssl/cert.pem",
+        "/etc/ssl/openssl.cnf",
+        "/etc/ca-certificates.conf",
+        "/etc/pki/tls/certs",
+        "/etc/pki/ca-trust/extracted",
+    };
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        ADD(words, "--ro-bind-try", paths[i], paths[i]); // without them connections fail, no more
+    }
+}
+
 static void add_root(const struct sandbox *sandbox, struct words *words) {
-    // Nothing for the network (certificates, resolver): there is none.
+    // Nothing to resolve names with: there is no network, or a proxy that does it.
     static const char *const etc[] = {"/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"};
     ADD(words, "--ro-bind", "/usr", "/usr");
     for (size_t i = 0; i < sandbox->root_count; i++) {
@@ -175,6 +195,14 @@ add_environment(const struct sandbox_policy *policy, struct words *words, struct
     // Python takes compiled code for fresh when size and second of the source are the same, which an
     // agent's edit right after a test run can leave unchanged: it would then test the old code.
     ADD(words, "--setenv", "PYTHONDONTWRITEBYTECODE", "1");
+    static const char *const proxies[] = {
+        "http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"};
+    for (size_t i = 0; policy->network_socket != NULL && i < COUNT_OF(proxies); i++) {
+        ADD(words, "--setenv", proxies[i], SANDBOX_PROXY_URL);
+    }
+    if (policy->network_socket != NULL) { // Node's own fetch looks at them when told to
+        ADD(words, "--setenv", "NODE_USE_ENV_PROXY", "1");
+    }
     for (size_t i = 0; i < policy->environment_count; i++) {
         const char *pair = policy->environment[i];
         const char *equals = strchr(pair, '=');
@@ -189,9 +217,72 @@ add_environment(const struct sandbox_policy *policy, struct words *words, struct
     return OK;
 }
 
+static result get_network_filter(struct sandbox *sandbox, int *fd, struct error *error) {
+    int status = pthread_mutex_lock(&sandbox->network_filter_lock);
+    ASSERT(status == 0);
+    result got = OK;
+    if (sandbox->network_filter_fd < 0) {
+        got = filter_compile(true, &sandbox->network_filter_fd, error);
+    }
+    *fd = sandbox->network_filter_fd;
+    status = pthread_mutex_unlock(&sandbox->network_filter_lock);
+    ASSERT(status == 0);
+    return got;
+}
+
+static result connect_proxy(const char *path, int *out, struct error *error) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (path[0] != '/' || strlen(path) >= sizeof address.sun_path) {
+        FAIL(error, INVALID_INPUT, "network socket '%.200s' is no absolute, short path", path);
+    }
+    memcpy(address.sun_path, path, strlen(path));
+    CLEANUP(fd_cleanup) int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    struct timeval patience = {.tv_sec = CONNECT_S};
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) != 0 ||
+        connect(fd, (const struct sockaddr *)&address, sizeof address) != 0) {
+        FAIL_FOREIGN(error, IO, errno, "network socket '%.200s': %s", path, strerror(errno));
+    }
+    struct timeval forever = {0}; // the relay waits
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &forever, sizeof forever) != 0) {
+        FAIL_FOREIGN(error, IO, errno, "network socket '%.200s': %s", path, strerror(errno));
+    }
+    *out = fd;
+    fd = -1;
+    return OK;
+}
+
+/* The descriptors that hearth-inner knows by number. `status` is the pipe's write end. */
+static result add_fixed_fds(
+    struct sandbox *sandbox,
+    const struct sandbox_policy *policy,
+    int status,
+    struct fd_table *table,
+    struct error *error
+) {
+    int target = -1;
+    TRY(fd_table_add(table, status, &target, error)); // keeps the place of the arguments
+    TRY(fd_table_add(table, status, &target, error));
+    ASSERT(target == LAUNCH_STATUS_FD);
+    TRY(fd_table_add(table, status, &target, error));
+    ASSERT(target == LAUNCH_RECORD_FD);
+    int filter = sandbox->filter_fd;
+    if (policy->network_socket != NULL) {
+        TRY(get_network_filter(sandbox, &filter, error));
+    }
+    TRY(fd_table_add(table, filter, &target, error));
+    ASSERT(target == LAUNCH_FILTER_FD);
+    if (policy->network_socket != NULL) {
+        CLEANUP(fd_cleanup) int proxy = -1;
+        TRY(connect_proxy(policy->network_socket, &proxy, error));
+        TRY(fd_table_add(table, proxy, &target, error));
+        ASSERT(target == LAUNCH_NETWORK_FD);
+    }
+    return OK;
+}
+
 /* Fills the table in the order of launch_spec.h. `status` is the pipe's write end. */
 static result build_arguments(
-    const struct sandbox *sandbox,
+    struct sandbox *sandbox,
     const struct sandbox_policy *policy,
     const struct mounts *mounts,
     int status,
@@ -201,17 +292,14 @@ static result build_arguments(
     CLEANUP(buffer_deinit) struct buffer owned = {0};
     struct words words = {.error = error, .status = OK};
     buffer_init(&words.bytes, ARGUMENTS_BYTES_MAX);
-    int target = -1;
-    TRY(fd_table_add(table, status, &target, error)); // keeps the place of the arguments
-    TRY(fd_table_add(table, status, &target, error));
-    ASSERT(target == LAUNCH_STATUS_FD);
-    TRY(fd_table_add(table, status, &target, error));
-    ASSERT(target == LAUNCH_RECORD_FD);
-    TRY(fd_table_add(table, sandbox->filter_fd, &target, error));
-    ASSERT(target == LAUNCH_FILTER_FD);
+    TRY(add_fixed_fds(sandbox, policy, status, table, error));
     add_namespaces(&words);
     add_root(sandbox, &words);
     result added = add_data_file(table, &words, passwd_text, "/etc/passwd", error);
+    if (is_ok(added) && policy->network_socket != NULL) {
+        add_certificates(&words);
+        added = add_data_file(table, &words, hosts_text, "/etc/hosts", error);
+    }
     if (is_ok(added)) {
         added = add_data_file(table, &words, group_text, "/etc/group", error);
     }
@@ -281,6 +369,9 @@ static result build_command_line(
     add_setting(line, "address=", memory_bytes > ADDRESS_BYTES ? memory_bytes : ADDRESS_BYTES);
     if (!has_cgroup) { // private memory of each process, for want of a sum over all
         add_setting(line, "data=", memory_bytes);
+    }
+    if (policy->network_socket != NULL) {
+        add_setting(line, "network=", LAUNCH_PROXY_PORT);
     }
     for (size_t i = 0; i < mounts->read_only_count; i++) {
         if (mounts->read_only[i].is_outside_workspace) {
@@ -422,7 +513,7 @@ static result make_group(
 }
 
 static result launch_parts(
-    const struct sandbox *sandbox,
+    struct sandbox *sandbox,
     const struct sandbox_policy *policy,
     const struct mounts *mounts,
     const char *const *command,
@@ -472,7 +563,7 @@ static result launch_parts(
 }
 
 result launch_command(
-    const struct sandbox *sandbox,
+    struct sandbox *sandbox,
     const struct sandbox_policy *policy,
     const struct mounts *mounts,
     const char *const *command,

@@ -2,6 +2,7 @@
 #ifndef HEARTH_SANDBOX_LAUNCH_H
 #define HEARTH_SANDBOX_LAUNCH_H
 
+#include <pthread.h>
 #include <sys/types.h>
 
 #include "cgroup.h"
@@ -16,6 +17,8 @@ struct sandbox {
     struct cgroup_place place;
     int filter_fd;
     struct hold_table *holds; /* has a lock of its own */
+    pthread_mutex_t network_filter_lock; /* guards the one below */
+    int network_filter_fd;               /* of calls with a network; compiled by the first */
     unsigned cores;
     struct {
         char path[16];    /* "/bin", ... */
@@ -37,7 +40,7 @@ struct launch {
 /* Spawns the command. Thread: the one whose end may end the sandbox. Expected errors: IO,
  * UNSUPPORTED (the promised limits cannot be set), INVALID_INPUT. */
 MUST_CHECK result launch_command(
-    const struct sandbox *sandbox,
+    struct sandbox *sandbox,
     const struct sandbox_policy *policy,
     const struct mounts *mounts,
     const char *const *command,

@@ -338,16 +338,18 @@ sandbox_open(const struct sandbox_options *options, struct sandbox **out, struct
     if (sandbox == NULL) {
         FAIL(error, MEMORY, "no memory for the sandbox");
     }
-    sandbox->filter_fd = -1;
+    sandbox->filter_fd = sandbox->network_filter_fd = -1;
     result created = hold_table_create(&sandbox->holds, error);
     if (is_failed(created)) {
         free(sandbox);
         return created;
     }
+    int locked = pthread_mutex_init(&sandbox->network_filter_lock, NULL);
+    ASSERT(locked == 0);
     struct sandbox_probe *probe = &sandbox->probe;
     look_around(sandbox, options != NULL ? options : &none);
     struct error filter_error = {0};
-    if (is_failed(filter_compile(&sandbox->filter_fd, &filter_error))) {
+    if (is_failed(filter_compile(false, &sandbox->filter_fd, &filter_error))) {
         refuse(probe, filter_error.message, "an architecture and libseccomp that know the filter");
     }
     if (probe->refusal[0] == '\0') {
@@ -378,6 +380,8 @@ void sandbox_close(struct sandbox *sandbox) {
     }
     fd_cleanup(&sandbox->filter_fd);
     hold_table_destroy(sandbox->holds);
+    fd_cleanup(&sandbox->network_filter_fd);
+    (void)pthread_mutex_destroy(&sandbox->network_filter_lock);
     free(sandbox);
 }
 

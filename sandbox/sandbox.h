@@ -90,7 +90,15 @@ struct sandbox_policy {
     const char *const
         *read_only; /* further absolute host paths, seen read-only at the same place */
     size_t read_only_count;
+    /* Null: no network. Otherwise the unix socket (SOCK_SEQPACKET) of whoever decides where the
+     * command may connect to, usually proxy_socket of runtime/proxy.h. The call connects to it
+     * once; each connection that the command then makes to SANDBOX_PROXY_URL, the one address that
+     * it reaches, is handed over as a message of one byte with the TCP socket (SCM_RIGHTS). */
+    const char *network_socket;
 };
+
+#define SANDBOX_PROXY_PORT 3128
+#define SANDBOX_PROXY_URL  "http://127.0.0.1:3128" /* in http_proxy and so on of the command */
 
 /* 10 min, 2048 MiB, 256 processes, 2048 MiB disk, 128 KiB output of 64 MiB, 200 % CPU, nothing
  * extra. */

@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
     int status = 2;
     result done = OK;
     if (argc >= 3 && strcmp(argv[1], "sandbox") == 0 && strcmp(argv[2], "run") == 0) {
-        done = sandbox_command_run(argc - 2, argv + 2, &options, &status, &error);
+        done = sandbox_command_run(argc - 2, argv + 2, &options, NULL, &status, &error);
     } else if (argc >= 3 && strcmp(argv[1], "sandbox") == 0 && strcmp(argv[2], "file") == 0) {
         done = sandbox_command_file(argc - 2, argv + 2, &status, &error);
     } else {
