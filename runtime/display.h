@@ -95,11 +95,13 @@ struct run_event {
     const struct workspace_difference *difference; /* CHANGES */
     const char *commit_before, *commit_after;
 
-    size_t queued;                       /* QUEUED: messages that wait */
-    uint64_t question;                   /* ASK: for the answer, see loop.h */
-    const char *verdict, *decided_by;    /* DECISION: "allow", "deny"; "rule", "person", ... */
-    struct view reason_text;             /* ASK, DECISION: a few words, may be empty */
-    const char *hook;                    /* HOOK: "before_tool", "after_tool", "stop" */
+    size_t queued;                    /* QUEUED: messages that wait */
+    uint64_t question;                /* ASK: for the answer, see loop.h */
+    const char *verdict, *decided_by; /* DECISION: "allow", "deny"; "rule", "person", ... */
+    bool has_always;         /* ASK: "always" can be answered; it adds a rule for the tool and */
+    struct view pattern;     /* this; empty: any call of it */
+    struct view reason_text; /* ASK, DECISION: a few words, may be empty */
+    const char *hook;        /* HOOK: "before_tool", "after_tool", "stop" */
     int32_t tokens_before, tokens_after; /* COMPACTED */
 
     /* FINISHED, IDLE */

@@ -300,6 +300,12 @@ static void write_ask(struct json_writer *writer, const struct run_event *event)
     json_write_u64(writer, event->question);
     write_call(writer, event);
     write_view(writer, "reason", event->reason_text);
+    json_write_key(writer, "always");
+    if (event->has_always) {
+        json_write_string(writer, event->pattern);
+    } else {
+        json_write_null(writer);
+    }
 }
 
 static void write_decision(struct json_writer *writer, const struct run_event *event) {

@@ -28,6 +28,9 @@ result loop_create(struct loop **out, struct error *error) {
         free(loop);
         FAIL_FOREIGN(error, IO, -status, "cannot make a wake-up: %s", uv_strerror(status));
     }
+    status = uv_mutex_init(&loop->live_lock);
+    ASSERT(status == 0); /* it takes no resource */
+    buffer_init(&loop->live, BUFFER_CEILING_DEFAULT);
     loop->wake.data = loop;
     *out = loop;
     return OK;
@@ -44,6 +47,8 @@ void loop_destroy(struct loop *loop) {
     output_destroy(loop->output);
     int status = uv_loop_close(&loop->uv);
     ASSERT(status == 0); /* no handle is left */
+    uv_mutex_destroy(&loop->live_lock);
+    buffer_deinit(&loop->live);
     free(loop);
 }
 
@@ -68,6 +73,9 @@ static void wake_came(uv_async_t *handle) {
     while (loop->run != NULL &&
            loop->run->options->engine.next_event(loop->run->options->engine.context, &event)) {
         run_engine_event(loop->run, &event);
+    }
+    if (loop->run != NULL) {
+        run_live_came(loop->run);
     }
 }
 
@@ -114,9 +122,7 @@ static void end(struct run *run) {
 
 static void idle(struct run *run) {
     if (agent_has_begun(run->agent)) { /* for nobody knows how long: others may have its place */
-        run->options->engine.tell(
-            run->options->engine.context, run->options->sequence, SEQUENCE_WAITING, 0
-        );
+        run->options->engine.tell(run->options->engine.context, run->sequence, SEQUENCE_WAITING, 0);
     }
     run_show_idle(run);
 }
@@ -126,8 +132,10 @@ static void execute(struct run *run, const struct agent_effect *effect) {
         run_generate(run, effect);
     } else if (effect->type == AGENT_CANCEL_GENERATE) {
         run->options->engine.cancel(run->options->engine.context, run->sequence);
+    } else if (effect->type == AGENT_CALL) {
+        run_call(run, effect);
     } else if (effect->type == AGENT_CANCEL_CALL) {
-        run->options->tools.cancel(run->options->tools.context);
+        run_call_cancel(run);
     } else if (effect->type == AGENT_WAIT) {
         wait_until(run, effect->wake_ms);
     } else if (effect->type == AGENT_IDLE) {
@@ -281,6 +289,7 @@ static void run_deinit(struct run *run) {
     token_list_deinit(&run->output_ids);
     buffer_deinit(&run->log_probabilities);
     tool_result_deinit(&run->tool);
+    run_call_deinit(run);
     free(run->tool_times);
     free(run->tool_names);
 }

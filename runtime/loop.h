@@ -13,6 +13,7 @@
 #include "agent.h"
 #include "base/clock.h"
 #include "display.h"
+#include "permission.h"
 #include "resume.h"
 #include "sandbox/workspace.h"
 #include "sessions/session.h"
@@ -29,6 +30,8 @@ MUST_CHECK result loop_create(struct loop **out, struct error *error);
 void loop_destroy(struct loop *loop);
 /* For engine_options.wake. Thread: any, until loop_destroy. */
 void loop_wake(void *loop);
+/* For tool_context_options.output: what a command writes while it runs. Thread: any. */
+void loop_tool_output(void *loop, struct view bytes);
 /* The queue for standard output that belongs to this loop. */
 MUST_CHECK result loop_output(struct loop *loop, int fd, struct output **out, struct error *error);
 
@@ -66,6 +69,15 @@ struct tool_ports {
       struct tool_result *out,
       struct error *error);
     void (*cancel)(void *context);
+    /* Calls run again after a cancel; on the loop thread, while none runs. */
+    void (*renew)(void *context);
+    /* What a call is about; on the loop thread, while none runs. Only with run_options.permission. */
+    result (*subject
+    )(void *context,
+      struct view name,
+      struct view arguments,
+      struct tool_subject *out,
+      struct error *error);
 };
 struct tool_ports tool_ports_of(struct tool_context *context);
 
@@ -139,6 +151,14 @@ struct run_options {
     int64_t
         watch_interval_ms; /* looks for a request that stands still; 0: LOOP_WATCH_INTERVAL_MS */
     int64_t stuck_ms;      /* that is without progress for so long; 0: LOOP_STUCK_MS */
+
+    /* Whether a call may run; null: every one may. */
+    struct permission *permission;
+    const struct permission_rule *rules; /* [rule_count] those of `permission`, for the record */
+    size_t rule_count;
+    /* Whether the network's list allows a URL; null: none. */
+    bool (*url_is_listed)(void *context, struct view url);
+    void *url_context;
 
     struct agent_options agent;
     struct view tools_json; /* declarations, for the record */

@@ -96,7 +96,11 @@ void loop_input(struct loop *loop, const struct run_input *input) {
         run_interrupt(run);
     } else if (input->type == RUN_INPUT_COMMAND) {
         command_came(run, input);
+    } else if (input->type == RUN_INPUT_ANSWER) {
+        run_call_answer(run, input);
     } else if (input->type == RUN_INPUT_END) {
+        run->input_has_ended = true;
+        run_call_nobody(run);
         run_dispatch(run, &(struct agent_event){.type = AGENT_INPUT_END});
     }
 }

@@ -13,8 +13,29 @@ struct tool_time {
     int64_t calls, total_ms;
 };
 
+#define RUN_REMARK_BYTES_MAX ((size_t)16 << 10)
+
+enum run_call_phase { RUN_CALL_NONE, RUN_CALL_ASKS, RUN_CALL_RUNS };
+
+/* The call on its way. */
+struct run_call {
+    enum run_call_phase phase;
+    struct tool_subject subject;
+    uint64_t question; /* number of the last one */
+    bool has_always;   /* "always" would add a rule: */
+    struct buffer pattern;
+    bool has_decision, is_allowed, is_recorded;
+    const char *decider;
+    char rule[256];
+    char reason[PERMISSION_REASON_BYTES];
+    struct buffer remark; /* of the person who said no */
+    size_t live_bytes;    /* of its output, that were shown */
+};
+
 struct loop {
     uv_loop_t uv;
+    uv_mutex_t live_lock; /* guards live */
+    struct buffer live;   /* output of the running tool, on its way here */
     uv_async_t wake;
     struct run *run; /* null between runs */
     struct output *output;
@@ -51,6 +72,8 @@ struct run {
     int64_t first_token_ms;
     int32_t length_before; /* tokens of the sequence before the present generation */
     struct tool_result tool;
+    struct run_call call;
+    bool input_has_ended; /* no person answers any more */
     bool has_tool;
     /* First problem of the turn that makes it unreadable. */
     bool has_problems;
@@ -99,8 +122,21 @@ void run_show_idle(struct run *run);
 void run_show_finished(struct run *run);
 
 /* ---- loop_steps.c ---- */
-/* Starts a RECORD effect or AGENT_CALL on a worker; answered by what agent.h says. */
+/* Starts a RECORD effect on a worker; answered by what agent.h says. */
 void run_step(struct run *run, const struct agent_effect *effect);
+/* How long the agent waits for a call, for the engine; and how long it did. */
+void run_tell_waiting(struct run *run, const struct chat_call *call);
+void run_note_duration(struct run *run, const struct chat_call *call);
+
+/* ---- loop_calls.c ---- */
+/* AGENT_CALL: decides, asks, runs; answered by AGENT_CALLED or AGENT_CALL_FAILED. */
+void run_call(struct run *run, const struct agent_effect *effect);
+void run_call_cancel(struct run *run);
+void run_call_answer(struct run *run, const struct run_input *input);
+/* Nobody answers any more. */
+void run_call_nobody(struct run *run);
+void run_live_came(struct run *run);
+void run_call_deinit(struct run *run);
 
 /* ---- loop_input.c ---- */
 /* An interrupt of the person, by key or by signal. */

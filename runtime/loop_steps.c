@@ -61,18 +61,6 @@ static result step_record_end(struct run *run, struct error *error) {
     return recorder_end(&run->recorder, &end, error);
 }
 
-static result step_call(struct run *run, struct error *error) {
-    const struct chat_call *call = agent_call(run->agent, run->step.call_index);
-    return run->options->tools.call(
-        run->options->tools.context,
-        call->name,
-        call->arguments,
-        run->step.time_ms_max,
-        &run->tool,
-        error
-    );
-}
-
 static result step_execute(struct run *run, struct error *error) {
     enum agent_effect_type type = run->step.type;
     if (type == AGENT_RECORD_BEGIN) {
@@ -88,9 +76,6 @@ static result step_execute(struct run *run, struct error *error) {
         return recorder_call_start(
             &run->recorder, agent_call(run->agent, run->step.call_index), error
         );
-    }
-    if (type == AGENT_CALL) {
-        return step_call(run, error);
     }
     if (type == AGENT_RECORD_RESULT) {
         const struct tool_result *value = run->step.is_cancelled ? NULL : &run->tool;
@@ -123,7 +108,7 @@ static struct tool_time *tool_time_of(struct run *run, struct view name) {
 }
 
 /* The engine keeps the context of an agent that waits for a tool: as long as this one usually takes. */
-static void tell_waiting(struct run *run, const struct chat_call *call) {
+void run_tell_waiting(struct run *run, const struct chat_call *call) {
     const struct tool_time *time = tool_time_of(run, call->name);
     bool is_known = time != NULL && time->calls > 0;
     int64_t estimate_ms = is_known ? time->total_ms / time->calls : 0;
@@ -132,36 +117,12 @@ static void tell_waiting(struct run *run, const struct chat_call *call) {
     );
 }
 
-static void note_duration(struct run *run, const struct chat_call *call) {
+void run_note_duration(struct run *run, const struct chat_call *call) {
     struct tool_time *time = tool_time_of(run, call->name);
     if (time != NULL && run->tool.duration_ms >= 0) {
         time->calls++;
         time->total_ms += run->tool.duration_ms;
     }
-}
-
-static void after_call(struct run *run, bool succeeded) {
-    if (!succeeded) {
-        run_dispatch(
-            run, &(struct agent_event){.type = AGENT_CALL_FAILED, .error = &run->step_error}
-        );
-        return;
-    }
-    struct run_event shown = {
-        .type = RUN_TOOL_RESULT,
-        .call = agent_call(run->agent, run->step.call_index),
-        .tool = &run->tool,
-    };
-    note_duration(run, shown.call);
-    run_show(run, &shown);
-    run_dispatch(
-        run,
-        &(struct agent_event
-        ){.type = AGENT_CALLED,
-          .status = run->tool.status,
-          .text = buffer_view(&run->tool.text),
-          .ends_task = run->tool.ends_task}
-    );
 }
 
 static void step_done(uv_work_t *work, int status) {
@@ -170,10 +131,6 @@ static void step_done(uv_work_t *work, int status) {
     run->step_is_running = false;
     bool succeeded = is_ok(run->step_result);
     enum agent_effect_type type = run->step.type;
-    if (type == AGENT_CALL) {
-        after_call(run, succeeded);
-        return;
-    }
     if (!succeeded) {
         run_dispatch(
             run, &(struct agent_event){.type = AGENT_RECORD_FAILED, .error = &run->step_error}
@@ -199,15 +156,6 @@ void run_step(struct run *run, const struct agent_effect *effect) {
         run->recorder.begin.task = agent_queued_text(run->agent, 0); /* until the next turn */
     }
     run->step_is_running = true;
-    if (effect->type == AGENT_CALL) {
-        const struct chat_call *call = agent_call(run->agent, effect->call_index);
-        struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
-        run->status.activity = "tool";
-        run_show(run, &shown);
-        tell_waiting(run, call);
-        tool_result_deinit(&run->tool);
-        tool_result_init(&run->tool);
-    }
     run->work.data = run;
     int status = uv_queue_work(&run->loop->uv, &run->work, step_work, step_done);
     ASSERT(status == 0); /* fails only without a work function */

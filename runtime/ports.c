@@ -82,7 +82,26 @@ static void port_tool_cancel(void *context) {
     tool_cancel(context);
 }
 
+static void port_tool_renew(void *context) {
+    tool_cancel_end(context);
+}
+
+static result port_tool_subject(
+    void *context,
+    struct view name,
+    struct view arguments,
+    struct tool_subject *out,
+    struct error *error
+) {
+    return tool_subject_find(context, name, arguments, out, error);
+}
+
 struct tool_ports tool_ports_of(struct tool_context *context) {
-    return (struct tool_ports
-    ){.context = context, .call = port_tool_call, .cancel = port_tool_cancel};
+    return (struct tool_ports){
+        .context = context,
+        .call = port_tool_call,
+        .cancel = port_tool_cancel,
+        .renew = port_tool_renew,
+        .subject = port_tool_subject,
+    };
 }

@@ -380,6 +380,16 @@ recorder_call_start(struct recorder *recorder, const struct chat_call *call, str
     return OK;
 }
 
+result recorder_decision(
+    struct recorder *recorder, const struct session_decision_begin *decision, struct error *error
+) {
+    struct session_decision_begin whole = *decision;
+    whole.session = recorder->session;
+    whole.turn = recorder->turn;
+    whole.call = recorder->call;
+    return session_decision_append(recorder->store, &whole, error);
+}
+
 static enum session_call_status call_status(enum tool_status status) {
     static const enum session_call_status statuses[] = {
         [TOOL_OK] = SESSION_CALL_OK,

@@ -77,6 +77,10 @@ MUST_CHECK result recorder_output(
 );
 MUST_CHECK result
 recorder_call_start(struct recorder *recorder, const struct chat_call *call, struct error *error);
+/* Of the call that was started last; session, turn and call are filled in. */
+MUST_CHECK result recorder_decision(
+    struct recorder *recorder, const struct session_decision_begin *decision, struct error *error
+);
 /* `value` null: the call was recorded but never ran. `answer`: its text as the model is shown it. */
 MUST_CHECK result recorder_call_finish(
     struct recorder *recorder,

@@ -357,7 +357,15 @@ static void fake_tool_cancel(void *context) {
     tools->is_cancelled = true;
 }
 
+static void fake_tool_renew(void *context) {
+    struct fake_tools *tools = context;
+    tools->is_cancelled = false;
+}
+
 struct tool_ports fake_tool_ports(struct fake_tools *tools) {
     return (struct tool_ports
-    ){.context = tools, .call = fake_tool_call, .cancel = fake_tool_cancel};
+    ){.context = tools,
+      .call = fake_tool_call,
+      .cancel = fake_tool_cancel,
+      .renew = fake_tool_renew};
 }

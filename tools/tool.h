@@ -199,8 +199,36 @@ MUST_CHECK result tool_call(
     struct error *error
 );
 
-/* Stops the running call and makes all later ones end as TOOL_CANCELLED. Thread: any, and safe in a
- * signal handler. */
+/* Stops the running call and makes all later ones end as TOOL_CANCELLED, until tool_cancel_end.
+ * Thread: any, and safe in a signal handler. */
 void tool_cancel(struct tool_context *context);
+/* Calls run again. No call may be running. Thread: any. */
+void tool_cancel_end(struct tool_context *context);
+
+/* What a call is about, for those who decide whether it may run. */
+#define TOOL_SUBJECT_PATHS_MAX 256
+struct tool_subject {
+    const char *tool; /* our name, whatever the dialect calls it; borrowed from the context */
+    unsigned effects;
+    bool has_command; /* the tool runs a command line: */
+    struct view command;
+    struct view paths[TOOL_SUBJECT_PATHS_MAX]; /* files that are named, as the model wrote them */
+    size_t path_count;
+    bool has_more_paths;             /* than are listed */
+    struct view url;                 /* empty: none */
+    struct json_document *arguments; /* views point into it */
+    struct buffer renamed;
+};
+/* `out` is set in every case; its `tool` is null when the context does not offer that tool, and only
+ * tool and effects are known of arguments that are no object. Thread: any while no call runs. Expected
+ * errors: MEMORY. */
+MUST_CHECK result tool_subject_find(
+    const struct tool_context *context,
+    struct view name,
+    struct view arguments,
+    struct tool_subject *out,
+    struct error *error
+);
+void tool_subject_deinit(struct tool_subject *subject); /* accepts zero; usable with CLEANUP */
 
 #endif

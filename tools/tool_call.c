@@ -220,6 +220,13 @@ void tool_cancel(struct tool_context *context) {
     errno = saved;
 }
 
+void tool_cancel_end(struct tool_context *context) {
+    uint64_t times = 0;
+    ssize_t taken = read(context->cancel_fd, &times, sizeof times);
+    (void)taken; // nothing was there, or it is gone now
+    atomic_store_explicit(&context->cancelled, false, memory_order_release);
+}
+
 result tool_should_stop(
     struct tool_context *context, struct tool_result *out, bool *stop, struct error *error
 ) {

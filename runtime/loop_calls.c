@@ -1,0 +1,375 @@
+/* One call on its way: may it run, the question to a person, the tool on a worker, its live output.
+ * See loop_internal.h.
+ *
+ * The agent sees none of this: AGENT_CALL goes in, AGENT_CALLED comes out. A refusal is a result that
+ * tells the model why. What was decided is recorded before it is acted upon.
+ */
+#include "loop_internal.h"
+
+#define LIVE_BYTES_MAX      ((size_t)64 << 10)  /* that wait for the loop; more is dropped */
+#define LIVE_CALL_BYTES_MAX ((size_t)256 << 10) /* shown of one call while it runs */
+
+/* ---- live output ---------------------------------------------------------------------------- */
+
+void loop_tool_output(void *context, struct view bytes) {
+    struct loop *loop = context;
+    uv_mutex_lock(&loop->live_lock);
+    size_t room = LIVE_BYTES_MAX - loop->live.length;
+    struct view taken = view_slice(bytes, 0, room);
+    bool wakes = taken.length > 0 && is_ok(buffer_append(&loop->live, taken, NULL));
+    uv_mutex_unlock(&loop->live_lock);
+    if (wakes) {
+        loop_wake(loop);
+    }
+}
+
+/* Bytes that end with a whole character, or with one that is broken for good. */
+static size_t whole_characters(struct view text) {
+    for (size_t back = 1; back <= 3 && back <= text.length; back++) {
+        unsigned char byte = text.data[text.length - back];
+        size_t needed = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+        if (byte >= 0xC0) {
+            return needed > back ? text.length - back : text.length;
+        }
+        if (byte < 0x80) {
+            break;
+        }
+    }
+    return text.length;
+}
+
+/* `is_last`: the call is over, and nothing is held back. */
+static void live_show(struct run *run, bool is_last) {
+    struct loop *loop = run->loop;
+    CLEANUP(buffer_deinit) struct buffer taken;
+    buffer_init(&taken, LIVE_BYTES_MAX);
+    uv_mutex_lock(&loop->live_lock);
+    struct view all = buffer_view(&loop->live);
+    size_t length = is_last ? all.length : whole_characters(all);
+    result copied = buffer_append(&taken, view_slice(all, 0, length), NULL);
+    memmove(loop->live.data, loop->live.data + length, all.length - length);
+    loop->live.length -= length;
+    uv_mutex_unlock(&loop->live_lock);
+    size_t room = LIVE_CALL_BYTES_MAX - run->call.live_bytes;
+    struct view text = view_slice(buffer_view(&taken), 0, room);
+    run->call.live_bytes += text.length;
+    if (is_ok(copied) && text.length > 0 && run->call.phase == RUN_CALL_RUNS) {
+        struct run_event event = {
+            .type = RUN_TOOL_OUTPUT,
+            .call = agent_call(run->agent, run->step.call_index),
+            .text = text,
+        };
+        run_show(run, &event);
+    }
+}
+
+void run_live_came(struct run *run) {
+    if (run->call.phase == RUN_CALL_RUNS) {
+        live_show(run, false);
+    }
+}
+
+/* ---- the end of a call ---------------------------------------------------------------------- */
+
+void run_call_deinit(struct run *run) {
+    tool_subject_deinit(&run->call.subject);
+    buffer_deinit(&run->call.pattern);
+    buffer_deinit(&run->call.remark);
+}
+
+static void call_over(struct run *run) {
+    live_show(run, true);
+    run->call.phase = RUN_CALL_NONE;
+    struct run_event shown = {
+        .type = RUN_TOOL_RESULT,
+        .call = agent_call(run->agent, run->step.call_index),
+        .tool = &run->tool,
+    };
+    run_note_duration(run, shown.call);
+    run_show(run, &shown);
+    run_dispatch(
+        run,
+        &(struct agent_event
+        ){.type = AGENT_CALLED,
+          .status = run->tool.status,
+          .text = buffer_view(&run->tool.text),
+          .ends_task = run->tool.ends_task}
+    );
+}
+
+static void call_failed(struct run *run, enum agent_event_type type) {
+    run->call.phase = RUN_CALL_NONE;
+    run_dispatch(run, &(struct agent_event){.type = type, .error = &run->step_error});
+}
+
+/* ---- on a worker ---------------------------------------------------------------------------- */
+
+static result record_decision(struct run *run, struct error *error) {
+    const struct run_call *call = &run->call;
+    const struct session_decision_begin decision = {
+        .is_allowed = call->is_allowed,
+        .kind = view_of_text("tool"),
+        .subject = view_of_text(call->subject.tool),
+        .decider = view_of_text(call->decider),
+        .rule = view_of_text(call->rule),
+        .reason = view_of_text(call->reason),
+    };
+    return recorder_decision(&run->recorder, &decision, error);
+}
+
+/* What the model is told. */
+static result refuse(struct run *run, struct error *error) {
+    const struct run_call *call = &run->call;
+    struct tool_result *out = &run->tool;
+    out->status = TOOL_REFUSED;
+    out->started_ms = clock_wall_ms(&run->options->clock);
+    TRY(buffer_append_format(&out->text, error, "error: not allowed: %s", call->reason));
+    if (call->remark.length > 0) {
+        TRY(buffer_append_text(&out->text, "\nThe user says: ", error));
+        TRY(buffer_append(&out->text, buffer_view(&call->remark), error));
+    }
+    return OK;
+}
+
+static void call_work(uv_work_t *work) {
+    struct run *run = work->data;
+    struct error *error = &run->step_error;
+    *error = (struct error){0};
+    run->call.is_recorded = !run->call.has_decision;
+    run->step_result = OK;
+    if (run->call.has_decision) {
+        run->step_result = record_decision(run, error);
+        run->call.is_recorded = is_ok(run->step_result);
+    }
+    if (!run->call.is_recorded) {
+        return;
+    }
+    const struct chat_call *call = agent_call(run->agent, run->step.call_index);
+    const struct tool_ports *tools = &run->options->tools;
+    run->step_result = run->call.is_allowed ? tools->call(
+                                                  tools->context,
+                                                  call->name,
+                                                  call->arguments,
+                                                  run->step.time_ms_max,
+                                                  &run->tool,
+                                                  error
+                                              )
+                                            : refuse(run, error);
+}
+
+static void call_done(uv_work_t *work, int status) {
+    struct run *run = work->data;
+    ASSERT(status == 0); /* it is never cancelled in the pool's queue */
+    run->step_is_running = false;
+    if (is_ok(run->step_result)) {
+        call_over(run);
+    } else {
+        call_failed(run, run->call.is_recorded ? AGENT_CALL_FAILED : AGENT_RECORD_FAILED);
+    }
+}
+
+static void call_start(struct run *run) {
+    run->call.phase = RUN_CALL_RUNS;
+    run->status.activity = "tool";
+    run->step_is_running = true;
+    run->work.data = run;
+    int status = uv_queue_work(&run->loop->uv, &run->work, call_work, call_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}
+
+/* ---- may it run ----------------------------------------------------------------------------- */
+
+static void show_decision(struct run *run) {
+    struct run_event event = {
+        .type = RUN_DECISION,
+        .call = agent_call(run->agent, run->step.call_index),
+        .verdict = run->call.is_allowed ? "allow" : "deny",
+        .decided_by = run->call.decider,
+        .reason_text = view_of_text(run->call.reason),
+    };
+    run_show(run, &event);
+}
+
+/* `more`: behind the reason. */
+static void
+decided(struct run *run, bool is_allowed, const char *decider, const char *why, const char *more) {
+    struct run_call *call = &run->call;
+    call->has_decision = true;
+    call->is_allowed = is_allowed;
+    call->decider = decider;
+    int length = snprintf(call->reason, sizeof call->reason, "%s%s", why, more);
+    ASSERT(length >= 0); /* too long: cut */
+    bool is_silent = is_allowed && strcmp(decider, "policy") == 0;
+    if (!is_silent) {
+        show_decision(run);
+    }
+    call_start(run);
+}
+
+/* The rule as it is written: "allow shell git *". */
+static void name_rule(struct run *run, const struct permission_verdict *verdict) {
+    const struct run_options *options = run->options;
+    if (verdict->by != PERMISSION_BY_RULE || verdict->rule >= options->rule_count) {
+        return;
+    }
+    const struct permission_rule *rule = &options->rules[verdict->rule];
+    int length = snprintf(
+        run->call.rule,
+        sizeof run->call.rule,
+        "%s %s%s%s",
+        permission_action_name(rule->action),
+        rule->tool,
+        rule->pattern[0] != '\0' ? " " : "",
+        rule->pattern
+    );
+    ASSERT(length > 0); /* too long: cut */
+}
+
+static struct permission_question question_of(const struct run *run) {
+    const struct tool_subject *subject = &run->call.subject;
+    return (struct permission_question){
+        .tool = view_of_text(subject->tool),
+        .effects = subject->effects,
+        .has_command = subject->has_command,
+        .command = subject->command,
+        .paths = subject->paths,
+        .path_count = subject->path_count,
+        .url = subject->url,
+        .network_is_listed = run->options->url_is_listed != NULL && subject->url.length > 0 &&
+                             run->options->url_is_listed(run->options->url_context, subject->url),
+    };
+}
+
+static void ask(struct run *run, const struct permission_question *question) {
+    struct run_call *call = &run->call;
+    call->phase = RUN_CALL_ASKS;
+    call->question++;
+    buffer_clear(&call->pattern);
+    result suggested = permission_suggest(question, &call->has_always, &call->pattern, NULL);
+    call->has_always = call->has_always && is_ok(suggested) && !call->subject.has_more_paths;
+    run->status.activity = "asking";
+    struct run_event event = {
+        .type = RUN_ASK,
+        .call = agent_call(run->agent, run->step.call_index),
+        .question = call->question,
+        .reason_text = view_of_text(call->reason),
+        .has_always = call->has_always,
+        .pattern = buffer_view(&call->pattern),
+    };
+    run_show(run, &event);
+}
+
+static void decide(struct run *run) {
+    struct run_call *call = &run->call;
+    const struct permission_question question = question_of(run);
+    struct permission_verdict verdict;
+    permission_decide(run->options->permission, &question, &verdict);
+    name_rule(run, &verdict);
+    if (call->subject.has_more_paths && verdict.action == PERMISSION_ALLOW) {
+        verdict.action = PERMISSION_QUESTION;
+        int length = snprintf(
+            verdict.reason,
+            sizeof verdict.reason,
+            "the call names more than %d files",
+            TOOL_SUBJECT_PATHS_MAX
+        );
+        ASSERT(length > 0);
+    }
+    if (verdict.action != PERMISSION_QUESTION) {
+        bool is_allowed = verdict.action == PERMISSION_ALLOW;
+        decided(run, is_allowed, permission_by_name(verdict.by), verdict.reason, "");
+        return;
+    }
+    memcpy(call->reason, verdict.reason, sizeof call->reason);
+    bool has_person =
+        run->options->is_interactive && run->options->input != NULL && !run->input_has_ended;
+    if (has_person) {
+        ask(run, &question);
+    } else {
+        decided(run, false, "default", verdict.reason, "; nobody is there to be asked");
+    }
+}
+
+void run_call(struct run *run, const struct agent_effect *effect) {
+    ASSERT(!run->step_is_running && run->call.phase == RUN_CALL_NONE);
+    const struct run_options *options = run->options;
+    const struct chat_call *call = agent_call(run->agent, effect->call_index);
+    run->step = *effect;
+    run_call_deinit(run);
+    run->call = (struct run_call){.question = run->call.question, .is_allowed = true};
+    buffer_init(&run->call.pattern, BUFFER_CEILING_DEFAULT);
+    buffer_init(&run->call.remark, BUFFER_CEILING_DEFAULT);
+    struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
+    run->status.activity = "tool";
+    run_show(run, &shown);
+    run_tell_waiting(run, call);
+    tool_result_deinit(&run->tool);
+    tool_result_init(&run->tool);
+    options->tools.renew(options->tools.context);
+    run->step_error = (struct error){0};
+    result found = OK;
+    if (options->permission != NULL) {
+        found = options->tools.subject(
+            options->tools.context,
+            call->name,
+            call->arguments,
+            &run->call.subject,
+            &run->step_error
+        );
+    }
+    if (is_failed(found)) {
+        call_failed(run, AGENT_CALL_FAILED);
+    } else if (run->call.subject.tool != NULL) {
+        decide(run);
+    } else { /* an unknown tool: the call itself says so */
+        call_start(run);
+    }
+}
+
+void run_call_cancel(struct run *run) {
+    if (run->call.phase != RUN_CALL_ASKS) {
+        run->options->tools.cancel(run->options->tools.context);
+        return;
+    }
+    run->tool.status = TOOL_CANCELLED;
+    result worded =
+        buffer_append_text(&run->tool.text, "error: cancelled before it was allowed", NULL);
+    result_ignore(worded); /* the status says it too */
+    call_over(run);
+}
+
+/* ---- the person's answer -------------------------------------------------------------------- */
+
+void run_call_answer(struct run *run, const struct run_input *input) {
+    struct run_call *call = &run->call;
+    if (call->phase != RUN_CALL_ASKS || input->question != call->question) {
+        return; /* it was withdrawn meanwhile */
+    }
+    if (input->answer == RUN_ANSWER_ALWAYS && call->has_always) {
+        struct error error = {0};
+        result added = permission_add_session(
+            run->options->permission,
+            view_of_text(call->subject.tool),
+            buffer_view(&call->pattern),
+            &error
+        );
+        if (is_failed(added)) {
+            struct run_event note = {.type = RUN_NOTE, .text = view_of_text(error.message)};
+            run_show(run, &note);
+        }
+    }
+    if (input->answer == RUN_ANSWER_NO) {
+        struct view remark = view_slice(input->text, 0, RUN_REMARK_BYTES_MAX);
+        result kept = utf8_is_valid(remark) ? buffer_append(&call->remark, remark, NULL) : OK;
+        result_ignore(kept); /* without memory the refusal goes without it */
+        decided(run, false, "person", "the user said no", "");
+    } else {
+        decided(run, true, "person", "the user said yes", "");
+    }
+}
+
+void run_call_nobody(struct run *run) {
+    if (run->call.phase == RUN_CALL_ASKS) {
+        decided(run, false, "default", "nobody is there to be asked", "");
+    }
+}
