@@ -47,8 +47,10 @@ static void live_show(struct run *run, bool is_last) {
     struct view all = buffer_view(&loop->live);
     size_t length = is_last ? all.length : whole_characters(all);
     result copied = buffer_append(&taken, view_slice(all, 0, length), NULL);
-    memmove(loop->live.data, loop->live.data + length, all.length - length);
-    loop->live.length -= length;
+    if (length > 0) {
+        memmove(loop->live.data, loop->live.data + length, all.length - length);
+        loop->live.length -= length;
+    }
     uv_mutex_unlock(&loop->live_lock);
     size_t room = LIVE_CALL_BYTES_MAX - run->call.live_bytes;
     struct view text = view_slice(buffer_view(&taken), 0, room);
