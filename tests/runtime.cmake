@@ -36,6 +36,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     endforeach()
 endif()
 
+hearth_test(test_instructions SOURCES test_instructions.c LIBRARIES runtime)
 hearth_test(test_permission SOURCES test_permission.c LIBRARIES runtime)
 hearth_test(test_run_config SOURCES test_run_config.c LIBRARIES runtime)
 hearth_fuzz(fuzz_run_config SOURCES fuzz_run_config.c LIBRARIES runtime)
