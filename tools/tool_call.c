@@ -1,5 +1,7 @@
 /* The context of a workspace and the way from a name and arguments to a result. */
 #include "tool_internal.h"
+#include "tool_jobs.h"
+#include "tool_mcp.h"
 #include "tool_schema.h"
 
 #include <errno.h>
@@ -8,6 +10,7 @@
 
 #define ARGUMENTS_VALUES_MAX 10000
 #define ARGUMENTS_DEPTH_MAX  16
+#define JOB_GRACE_MS         500            /* between SIGTERM and SIGKILL at the end */
 #define OFFERED_BYTES_SHOWN  ((size_t)3000) /* of names, where a thousand may be */
 
 /* The forms of the set that the dialect has. */
@@ -95,6 +98,8 @@ void tool_context_destroy(struct tool_context *context) {
     if (context == NULL) {
         return;
     }
+    tool_jobs_stop(context->jobs, JOB_GRACE_MS);
+    tool_jobs_destroy(context->jobs);
     fd_cleanup(&context->cancel_fd);
     for (size_t i = 0; i < context->offer_count; i++) {
         json_destroy(context->offers[i].schema);
@@ -405,8 +410,15 @@ result tool_call(
     if (is_ok(status) && offer != NULL) {
         status = keep_output(context, offer, out, error);
     }
+    if (is_ok(status) && context->is_wide) {
+        status = tool_jobs_append_news(context, &out->text, error);
+    }
     out->duration_ms = clock_monotonic_ms(clock) - begin_ms;
     TRY_NOTE(error, status, "tool %.*s", (int)(name.length > 64 ? 64 : name.length), name.data);
     ASSERT(utf8_is_valid(buffer_view(&out->text)));
     return OK;
+}
+
+void tool_context_stop_processes(struct tool_context *context) {
+    tool_jobs_stop(context->jobs, JOB_GRACE_MS);
 }

@@ -13,14 +13,37 @@ static const struct tool_dialect_form forms[] = {
      {"Bash",
       "Executes a bash command in the workspace and returns its output and exit status.",
       OBJECT_SCHEMA(
-          STRING_PROPERTY("command", "The command to execute") ", " STRING_PROPERTY(
-              "description", "What the command does, in 5 to 10 words"
-          ),
+          STRING_PROPERTY("command", "The command to execute") ", " STRING_PROPERTY("description", "What the command does, in 5 to 10 words") ", " TYPED_PROPERTY(
+              "timeout", "integer", "Optional timeout in milliseconds"
+          ) ", " TYPED_PROPERTY("run_in_background", "boolean", "Set to true to run it in the background"),
           "\"command\""
       ),
       CHANGES | TOOL_EXECUTES,
       false},
-     "description=",
+     "description= run_in_background=background",
+     NULL},
+    {TOOL_DIALECT_CLAUDE,
+     "job_output",
+     {"TaskOutput",
+      "Retrieves output from a running or completed background command.",
+      OBJECT_SCHEMA(
+          STRING_PROPERTY("task_id", "The number of the job") ", " TYPED_PROPERTY(
+              "block", "boolean", "Whether to wait for completion"
+          ) ", " TYPED_PROPERTY("timeout", "integer", "Max wait time in ms"),
+          "\"task_id\""
+      ),
+      TOOL_READS,
+      false},
+     "task_id=job timeout=wait_ms",
+     tool_run_task_output},
+    {TOOL_DIALECT_CLAUDE,
+     "job_stop",
+     {"TaskStop",
+      "Stops a running background command.",
+      OBJECT_SCHEMA(STRING_PROPERTY("task_id", "The number of the job"), "\"task_id\""),
+      TOOL_EXECUTES,
+      false},
+     "task_id=job",
      NULL},
     {TOOL_DIALECT_CODEX,
      "shell",

@@ -40,7 +40,8 @@ struct tool_row {
     bool (*is_possible)(const struct tool_context_options *options);
 };
 
-extern const struct tool_row tool_row_read, tool_row_list, tool_row_search, tool_row_image;
+extern const struct tool_row tool_row_shell, tool_row_read, tool_row_list, tool_row_search,
+    tool_row_image, tool_row_job_output, tool_row_job_input, tool_row_job_stop, tool_row_job_list;
 extern const struct tool_descriptor tool_wide_read, tool_wide_edit;
 
 /* A tool as another dialect has it. Before it runs, its arguments are renamed to those of the
@@ -86,10 +87,11 @@ struct tool_context {
     bool is_strict;                   /* files are read before they are changed */
     struct tool_ledger ledger;
     struct tool_outputs outputs;
-    int64_t time_ms_max;   /* of the next call */
-    int64_t deadline_ms;   /* of the running call, monotonic */
-    int cancel_fd;         /* eventfd: readable once cancelled */
-    atomic_bool cancelled; /* set before cancel_fd is written; any thread */
+    struct tool_jobs *jobs; /* null until there is one */
+    int64_t time_ms_max;    /* of the next call */
+    int64_t deadline_ms;    /* of the running call, monotonic */
+    int cancel_fd;          /* eventfd: readable once cancelled */
+    atomic_bool cancelled;  /* set before cancel_fd is written; any thread */
 };
 
 /* Adds a tool behind those that are there. `shown` (with its texts) and `owner` are borrowed until
@@ -108,8 +110,8 @@ void tool_context_remove(struct tool_context *context, const void *owner);
 /* The name under which a built-in tool is offered here; null: it is not. */
 const char *tool_offered_name(const struct tool_context *context, const struct tool_row *row);
 
-tool_run tool_run_shell;
 tool_run tool_run_read;
+tool_run tool_run_task_output;
 tool_run tool_run_edit;
 tool_run tool_run_write;
 tool_run tool_run_finish;

@@ -8,16 +8,6 @@
 
 #include <assert.h>
 
-static const struct tool_row row_shell = {
-    .shown =
-        {"shell",
-         "Run a shell command in the workspace.",
-         OBJECT_SCHEMA(STRING_PROPERTY("command", "the command line"), "\"command\""),
-         TOOL_READS | TOOL_WRITES | TOOL_EXECUTES,
-         true},
-    .run = tool_run_shell,
-};
-
 const struct tool_row tool_row_read = {
     .shown =
         {"read",
@@ -73,7 +63,7 @@ static const struct tool_row row_finish = {
 };
 
 static const struct tool_row *const rows[] = {
-    &row_shell,
+    &tool_row_shell,
     &tool_row_read,
     &row_edit,
     &row_write,
@@ -81,6 +71,10 @@ static const struct tool_row *const rows[] = {
     &tool_row_list,
     &tool_row_search,
     &tool_row_image,
+    &tool_row_job_output,
+    &tool_row_job_input,
+    &tool_row_job_stop,
+    &tool_row_job_list,
 };
 static_assert(COUNT_OF(rows) <= TOOL_COUNT_MAX, "a set has one bit per tool");
 

@@ -3,7 +3,8 @@
  * Standard error joins standard output in one pipe, so the order of lines is the command's own.
  * The text is what the bundled model was trained with: the output, then a line "[exit N]".
  */
-#include "tool_internal.h"
+#include "tool_shell.h"
+#include "tool_jobs.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -11,7 +12,6 @@
 
 #define COMMAND_BYTES_MAX ((size_t)100 << 10) /* the kernel takes 128 KiB for one argument */
 #define STEP_MS_MAX       1000                /* a step at least so often, whatever happens */
-#define ENVIRONMENT_MAX   64
 
 /* Without it every test run leaves __pycache__ in the workspace; the model never saw any. */
 static const char no_bytecode[] = "PYTHONDONTWRITEBYTECODE=1";
@@ -188,21 +188,20 @@ static result describe(
     return buffer_append_format(&out->text, error, "[exit %d]", out->exit_status);
 }
 
-/* The context's policy with what belongs to this call. `environment` has room for one more. */
-static result make_policy(
+result tool_shell_policy(
     const struct tool_context *context,
-    const char *environment[ENVIRONMENT_MAX],
+    const char *environment[TOOL_SHELL_ENVIRONMENT_MAX],
     struct sandbox_policy *policy,
     struct error *error
 ) {
     *policy = *context->options.policy;
-    if (policy->environment_count >= ENVIRONMENT_MAX) {
+    if (policy->environment_count >= TOOL_SHELL_ENVIRONMENT_MAX) {
         FAIL(
             error,
             LIMIT,
             "sandbox policy: %zu environment entries, at most %d",
             policy->environment_count,
-            ENVIRONMENT_MAX - 1
+            TOOL_SHELL_ENVIRONMENT_MAX - 1
         );
     }
     environment[0] = no_bytecode; // the policy's own entries come later and win
@@ -219,13 +218,15 @@ static result make_policy(
     return OK;
 }
 
-result tool_run_shell(
+/* False: the answer says why the command cannot be run at all. */
+static result check_command(
     struct tool_context *context,
-    struct json_value arguments,
+    struct view given,
+    bool *usable,
     struct tool_result *out,
     struct error *error
 ) {
-    struct view given = tool_argument(arguments, "command");
+    *usable = false;
     if (context->options.sandbox == NULL) {
         return tool_answer(
             out, TOOL_REFUSED, error, "error: commands cannot be run here: there is no sandbox"
@@ -241,12 +242,24 @@ result tool_run_shell(
             COMMAND_BYTES_MAX
         );
     }
+    *usable = true;
+    return OK;
+}
+
+/* `limit_ms` is what the text tells when the time was over. */
+static result run_command(
+    struct tool_context *context,
+    struct view given,
+    int64_t limit_ms,
+    struct tool_result *out,
+    struct error *error
+) {
     CLEANUP(buffer_deinit) struct buffer line = {NULL, 0, 0, 0};
     buffer_init(&line, COMMAND_BYTES_MAX + 1);
     TRY(buffer_append(&line, given, error));
-    const char *environment[ENVIRONMENT_MAX];
+    const char *environment[TOOL_SHELL_ENVIRONMENT_MAX];
     struct sandbox_policy policy;
-    TRY(make_policy(context, environment, &policy, error));
+    TRY(tool_shell_policy(context, environment, &policy, error));
     const char *const command[] = {"/bin/sh", "-c", buffer_text(&line), NULL};
     CLEANUP(call_cleanup) struct sandbox_call *call = NULL;
     TRY(sandbox_start(context->options.sandbox, &policy, command, &call, error));
@@ -255,9 +268,85 @@ result tool_run_shell(
     if (outcome->end == SANDBOX_LAUNCH_FAILED) {
         FAIL(error, IO, "the sandbox did not start: %s", outcome->reason);
     }
-    // What was promised, not the little that this call's preparation took from it.
-    int64_t own_ms = context->options.policy->wall_ms;
-    bool own_is_lower = own_ms > 0 && own_ms < context->time_ms_max;
-    int64_t limit_ms = own_is_lower ? own_ms : context->time_ms_max;
     return describe(limit_ms, &policy, call, out, error);
 }
+
+/* What was promised, not the little that this call's preparation took from it. */
+static int64_t promised_ms(const struct tool_context *context) {
+    int64_t own_ms = context->options.policy->wall_ms;
+    bool own_is_lower = own_ms > 0 && own_ms < context->time_ms_max;
+    return own_is_lower ? own_ms : context->time_ms_max;
+}
+
+static result run_shell(
+    struct tool_context *context,
+    struct json_value arguments,
+    struct tool_result *out,
+    struct error *error
+) {
+    struct view given = tool_argument(arguments, "command");
+    bool usable = false;
+    TRY(check_command(context, given, &usable, out, error));
+    return usable ? run_command(context, given, promised_ms(context), out, error) : OK;
+}
+
+static result run_shell_wide(
+    struct tool_context *context,
+    struct json_value arguments,
+    struct tool_result *out,
+    struct error *error
+) {
+    struct view given = tool_argument(arguments, "command");
+    bool usable = false;
+    TRY(check_command(context, given, &usable, out, error));
+    if (!usable) {
+        return OK;
+    }
+    int64_t time_ms = 0;
+    bool is_background = false;
+    (void)json_as_i64(json_get(arguments, "timeout"), &time_ms);
+    (void)json_as_bool(json_get(arguments, "background"), &is_background);
+    if (is_background && tool_offered_name(context, &tool_row_job_output) == NULL) {
+        return tool_answer(out, TOOL_REFUSED, error, "error: there are no background jobs here");
+    }
+    if (is_background) {
+        return tool_jobs_start(context, given, time_ms, out, error);
+    }
+    int64_t limit_ms = promised_ms(context);
+    int64_t until_ms = clock_monotonic_ms(&context->options.clock) + time_ms;
+    if (time_ms > 0 && time_ms < limit_ms && until_ms < context->deadline_ms) {
+        limit_ms = time_ms;
+        context->deadline_ms = until_ms;
+    }
+    return run_command(context, given, limit_ms, out, error);
+}
+
+static const struct tool_descriptor wide_shell = {
+    "shell",
+    "Run a shell command in the workspace, with a minimal system around it and no network unless "
+    "allowed; .git is read-only. A background job goes on while you work; its end is told.",
+    OBJECT_SCHEMA(
+        STRING_PROPERTY(
+            "command", "the command line"
+        ) ", "
+          "\"timeout\": {\"type\": \"integer\", \"description\": \"milliseconds until it is "
+          "stopped\", \"minimum\": 1}, " TYPED_PROPERTY(
+              "background", "boolean", "start it as a job and do not wait"
+          ),
+        "\"command\""
+    ),
+    TOOL_READS | TOOL_WRITES | TOOL_EXECUTES,
+    false,
+};
+
+const struct tool_row tool_row_shell = {
+    .shown =
+        {"shell",
+         "Run a shell command in the workspace.",
+         OBJECT_SCHEMA(STRING_PROPERTY("command", "the command line"), "\"command\""),
+         TOOL_READS | TOOL_WRITES | TOOL_EXECUTES,
+         true},
+    .run = run_shell,
+    .wide = &wide_shell,
+    .run_wide = run_shell_wide,
+};
