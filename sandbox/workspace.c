@@ -1,11 +1,11 @@
-/* Snapshots as trees in a bare repository of our own; the only file that includes libgit2.
+/* Snapshots as trees in a bare repository of our own; with workspace_undo.c the only file that includes libgit2.
  *
  * libgit2 stores objects, decides what .gitignore ignores and compares trees. The working tree
  * itself is read and written here, by descriptors that the kernel resolves beneath the root: a
  * path function of a library would follow a symlink that a command just planted. The index file is
  * a cache of "this file, as stat saw it, is that object", so unchanged files are not read again.
  */
-#include "workspace.h"
+#include "workspace_internal.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,32 +30,11 @@
 #define SNAPSHOT_REFERENCE "refs/heads/snapshots"
 #define COMPRESSION        1 /* zlib; the first snapshot of a large tree is bound by it */
 
-struct workspace {
-    char *directory;
-    int root_fd;
-    git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
-    git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
-    git_index *cache;
-    atomic_int_least64_t until_ms; /* written by any thread; a late read costs one more file */
-};
-
-static result git_failed(struct error *error, int status, const char *what) {
+result workspace_git_failed(struct error *error, int status, const char *what) {
     const git_error *last = git_error_last();
     const char *message = last != NULL && last->message != NULL ? last->message : "unknown error";
     enum result_code code = status == GIT_ENOTFOUND ? RESULT_NOT_FOUND : RESULT_IO;
     return error_set(error, code, status, __FILE__, __LINE__, "%s: %.300s", what, message);
-}
-
-#define TRY_GIT(call, what)                                                                        \
-    do {                                                                                           \
-        int status_ = (call);                                                                      \
-        if (status_ < 0) {                                                                         \
-            return git_failed(error, status_, (what));                                             \
-        }                                                                                          \
-    } while (0)
-
-static void tree_cleanup(git_tree **tree) {
-    git_tree_free(*tree);
 }
 
 static void commit_cleanup(git_commit **commit) {
@@ -66,16 +45,8 @@ static void signature_cleanup(git_signature **signature) {
     git_signature_free(*signature);
 }
 
-static void diff_cleanup(git_diff **diff) {
-    git_diff_free(*diff);
-}
-
 static void patch_cleanup(git_patch **patch) {
     git_patch_free(*patch);
-}
-
-static void blob_cleanup(git_blob **blob) {
-    git_blob_free(*blob);
 }
 
 static void directory_cleanup(DIR **directory) {
@@ -132,7 +103,7 @@ static result open_repository(const char *store, git_repository **out, struct er
     git_odb_free(database); // the repository holds its own reference
     if (status < 0) {
         git_repository_free(repository);
-        return git_failed(error, status, "opening the snapshot store");
+        return workspace_git_failed(error, status, "opening the snapshot store");
     }
     *out = repository;
     return OK;
@@ -563,8 +534,9 @@ void workspace_limit_time(struct workspace *workspace, int64_t until_ms) {
 
 /* ---- compare -------------------------------------------------------------------------------- */
 
-static result
-find_tree(struct workspace *workspace, const char *text, git_tree **out, struct error *error) {
+result workspace_find_tree(
+    struct workspace *workspace, const char *text, git_tree **out, struct error *error
+) {
     git_oid id;
     if (strlen(text) != WORKSPACE_COMMIT_BYTES - 1 || git_oid_fromstr(&id, text) < 0) {
         FAIL(error, NOT_FOUND, "'%.60s' is not the name of a snapshot", text);
@@ -578,7 +550,7 @@ find_tree(struct workspace *workspace, const char *text, git_tree **out, struct 
     return OK;
 }
 
-static result compare_trees(
+result workspace_compare_trees(
     struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
 ) {
     git_diff_options options;
@@ -666,10 +638,10 @@ result workspace_compare(
 ) {
     CLEANUP(tree_cleanup) git_tree *from = NULL;
     CLEANUP(tree_cleanup) git_tree *to = NULL;
-    TRY(find_tree(workspace, from_commit, &from, error));
-    TRY(find_tree(workspace, to_commit, &to, error));
+    TRY(workspace_find_tree(workspace, from_commit, &from, error));
+    TRY(workspace_find_tree(workspace, to_commit, &to, error));
     CLEANUP(diff_cleanup) git_diff *diff = NULL;
-    TRY(compare_trees(workspace, from, to, &diff, error));
+    TRY(workspace_compare_trees(workspace, from, to, &diff, error));
     size_t count = git_diff_num_deltas(diff);
     CLEANUP(workspace_difference_deinit)
     struct workspace_difference difference = {.files = calloc(count + 1, sizeof *difference.files)};
@@ -687,64 +659,5 @@ result workspace_compare(
     TRY(buffer_take(&text, &difference.patch, &difference.patch_bytes, error));
     *out = difference;
     difference = (struct workspace_difference){0};
-    return OK;
-}
-
-/* ---- restore -------------------------------------------------------------------------------- */
-
-static result
-write_path(const struct workspace *workspace, const git_diff_file *file, struct error *error) {
-    CLEANUP(blob_cleanup) git_blob *blob = NULL;
-    TRY_GIT(git_blob_lookup(&blob, workspace->repository, &file->id), "reading a stored file");
-    enum tree_file_kind kind = TREE_FILE_PLAIN;
-    if (file->mode == GIT_FILEMODE_LINK) {
-        kind = TREE_FILE_SYMLINK;
-    } else if (file->mode == GIT_FILEMODE_BLOB_EXECUTABLE) {
-        kind = TREE_FILE_EXECUTABLE;
-    }
-    struct view content = view_of(git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob));
-    return tree_write_file(workspace->root_fd, file->path, kind, content, error);
-}
-
-result workspace_restore(
-    struct workspace *workspace,
-    const char *commit,
-    struct workspace_snapshot *before,
-    struct error *error
-) {
-    // The same lock as a sandboxed command's: none can start or run while files are put back.
-    CLEANUP(fd_cleanup) int lock = -1;
-    TRY(lock_directory(workspace->root_fd, workspace->directory, &lock, error));
-    CLEANUP(tree_cleanup) git_tree *target = NULL;
-    TRY(find_tree(workspace, commit, &target, error));
-    struct workspace_snapshot present;
-    TRY(workspace_take_snapshot(workspace, "before restoring", &present, error));
-    CLEANUP(tree_cleanup) git_tree *from = NULL;
-    TRY(find_tree(workspace, present.commit, &from, error));
-    CLEANUP(diff_cleanup) git_diff *diff = NULL;
-    TRY(compare_trees(workspace, from, target, &diff, error));
-    size_t count = git_diff_num_deltas(diff);
-    for (size_t i = 0; i < count; i++) { // removals first: a directory may stand where a file was
-        const git_diff_delta *delta = git_diff_get_delta(diff, i);
-        if (delta->status == GIT_DELTA_DELETED) {
-            TRY(tree_remove_file(workspace->root_fd, delta->old_file.path, error));
-        }
-    }
-    for (size_t i = 0; i < count; i++) {
-        const git_diff_delta *delta = git_diff_get_delta(diff, i);
-        if (delta->status != GIT_DELTA_DELETED) {
-            TRY(write_path(workspace, &delta->new_file, error));
-        }
-    }
-    struct workspace_snapshot after;
-    TRY(workspace_take_snapshot(workspace, "restored", &after, error));
-    CLEANUP(tree_cleanup) git_tree *reached = NULL;
-    TRY(find_tree(workspace, after.commit, &reached, error));
-    if (!git_oid_equal(git_tree_id(reached), git_tree_id(target))) {
-        FAIL(error, IO, "the workspace could not be made what it was at %s", commit);
-    }
-    if (before != NULL) {
-        *before = present;
-    }
     return OK;
 }

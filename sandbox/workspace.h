@@ -86,4 +86,28 @@ MUST_CHECK result workspace_restore(
     struct error *error
 );
 
+/* A piece of work, such as one call: the snapshots around it. */
+struct workspace_stretch {
+    const char *from, *to;
+};
+
+struct workspace_undone {
+    char before[WORKSPACE_COMMIT_BYTES]; /* safety snapshot */
+    char after[WORKSPACE_COMMIT_BYTES];
+    size_t files; /* put back */
+};
+
+/* Takes back what the stretches [count], oldest first, changed, and nothing else: each file that one of
+ * them touched becomes what it was before the first of them. Refuses, before anything is changed, when
+ * somebody else changed one of these files between the stretches or since. A snapshot is taken first.
+ * Holds the lock that a sandboxed command in the same workspace holds. Expected errors: NOT_FOUND (no
+ * such snapshot), INVALID_INPUT (changed by somebody else: named), LIMIT (a command runs there), IO. */
+MUST_CHECK result workspace_undo(
+    struct workspace *workspace,
+    const struct workspace_stretch *stretches,
+    size_t count,
+    struct workspace_undone *out,
+    struct error *error
+);
+
 #endif

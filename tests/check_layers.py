@@ -58,7 +58,7 @@ EXTERNAL = {
     "utf8proc.h": ["engine/tokenizer*.c", "engine/engram*.c"],
     "xxhash.h": ["engine/kv_disk*.c"],
     "seccomp.h": ["sandbox/filter.c"],
-    "git2*": ["sandbox/workspace*.c"],
+    "git2*": ["sandbox/workspace*"],
     "sqlite3.h": ["sessions/session_*.c", "sessions/session_internal.h", "tests/test_sessions*.c",
                   "tests/fuzz_sessions.c", "tests/sessions_support.c"],
     "zstd.h": ["sessions/blob.c"],

@@ -310,6 +310,100 @@ static void wrong_names_are_errors(void **state) {
 
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
+/* ---- undo ----------------------------------------------------------------------------------- */
+
+static struct workspace_undone undo(const struct workspace_stretch *stretches, size_t count) {
+    struct workspace_undone undone;
+    struct error error = {0};
+    if (is_failed(workspace_undo(workspace, stretches, count, &undone, &error))) {
+        fail_msg("%s", error.message);
+    }
+    return undone;
+}
+
+static void undo_takes_back_what_the_stretches_changed_and_nothing_else(void **state) {
+    (void)state;
+    struct workspace_snapshot start = snapshot();
+    shell("cd ws && echo x >>src/a.txt && rm keep && mkdir keep && echo y >keep/f && chmod 644 run"
+    );
+    struct workspace_snapshot first = snapshot();
+    shell("cd ws && echo mine >note && echo mine >src/note"); // somebody else, in between
+    struct workspace_snapshot second = snapshot();
+    shell("cd ws && echo z >>src/a.txt && rm link && ln -s nowhere link && echo n >new");
+    struct workspace_snapshot third = snapshot();
+    shell("cd ws && echo since >later");
+    const struct workspace_stretch stretches[] = {
+        {start.commit, first.commit}, {second.commit, third.commit}};
+    struct workspace_undone undone = undo(stretches, 2);
+    shell("cd ws && test \"$(cat src/a.txt)\" = \"$(printf 'one\\ntwo\\nthree')\" && "
+          "test \"$(cat keep)\" = keep && test -x run && test \"$(readlink link)\" = src/a.txt && "
+          "test ! -e new && test \"$(cat note)\" = mine && test \"$(cat src/note)\" = mine && "
+          "test \"$(cat later)\" = since");
+    assert_int_equal(undone.files, 6); // src/a.txt, keep, keep/f, run, link, new
+    struct error error = {0};
+    assert_true(is_ok(workspace_restore(workspace, undone.before, NULL, &error)));
+    shell("cd ws && test \"$(cat new)\" = n && test -f keep/f && test ! -x run");
+}
+
+static void undo_of_one_stretch_leaves_the_others(void **state) {
+    (void)state;
+    struct workspace_snapshot start = snapshot();
+    shell("cd ws && echo x >one");
+    struct workspace_snapshot first = snapshot();
+    shell("cd ws && echo x >two");
+    struct workspace_snapshot second = snapshot();
+    const struct workspace_stretch stretch = {start.commit, first.commit};
+    (void)undo(&stretch, 1);
+    shell("cd ws && test ! -e one && test -f two");
+    const struct workspace_stretch rest = {first.commit, second.commit};
+    assert_int_equal(undo(&rest, 1).files, 1);
+    shell("cd ws && test ! -e two");
+    assert_int_equal(undo(NULL, 0).files, 0);
+}
+
+static void undo_refuses_what_somebody_else_changed(void **state) {
+    (void)state;
+    struct workspace_snapshot start = snapshot();
+    shell("cd ws && echo x >>src/a.txt && echo x >new");
+    struct workspace_snapshot first = snapshot();
+    shell("cd ws && echo mine >>src/a.txt");
+    struct workspace_snapshot second = snapshot();
+    shell("cd ws && echo y >>src/a.txt");
+    struct workspace_snapshot third = snapshot();
+    const struct workspace_stretch stretches[] = {
+        {start.commit, first.commit}, {second.commit, third.commit}};
+    struct workspace_undone undone;
+    struct error error = {0};
+    result refused = workspace_undo(workspace, stretches, 2, &undone, &error);
+    assert_int_equal(refused.code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "1 of 2 files"));
+    assert_non_null(strstr(error.message, "src/a.txt"));
+    shell("cd ws && test -f new && grep -q mine src/a.txt && rm new"); // nothing was done
+    refused = workspace_undo(workspace, stretches, 1, &undone, &error);
+    assert_int_equal(refused.code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "2 of 2 files"));
+    const struct workspace_stretch unknown = {
+        start.commit, "0123456789012345678901234567890123456789"};
+    assert_int_equal(
+        workspace_undo(workspace, &unknown, 1, &undone, &error).code, RESULT_NOT_FOUND
+    );
+}
+
+static void undo_is_refused_while_a_command_runs(void **state) {
+    (void)state;
+    char directory[300];
+    (void)snprintf(directory, sizeof directory, "%s/ws", base);
+    int root = open(directory, O_PATH | O_DIRECTORY);
+    int lock = -1;
+    struct error error = {0};
+    assert_true(is_ok(lock_directory(root, directory, &lock, &error)));
+    struct workspace_undone undone;
+    assert_int_equal(workspace_undo(workspace, NULL, 0, &undone, &error).code, RESULT_LIMIT);
+    close(lock);
+    close(root);
+    assert_true(is_ok(workspace_undo(workspace, NULL, 0, &undone, &error)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(snapshot_of_the_same_tree_is_the_same),
@@ -325,6 +419,10 @@ int main(void) {
         TEST(deep_tree_is_held_as_far_as_paths_go),
         TEST(restore_is_refused_while_a_command_runs),
         TEST(wrong_names_are_errors),
+        TEST(undo_takes_back_what_the_stretches_changed_and_nothing_else),
+        TEST(undo_of_one_stretch_leaves_the_others),
+        TEST(undo_refuses_what_somebody_else_changed),
+        TEST(undo_is_refused_while_a_command_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,50 @@
+/* Between workspace.c (snapshots) and workspace_undo.c (the way back). Internal to sandbox/. */
+#ifndef HEARTH_SANDBOX_WORKSPACE_INTERNAL_H
+#define HEARTH_SANDBOX_WORKSPACE_INTERNAL_H
+
+#include "workspace.h"
+
+#include <git2.h>
+#include <stdatomic.h>
+
+struct workspace {
+    char *directory;
+    int root_fd;
+    git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
+    git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
+    git_index *cache;
+    atomic_int_least64_t until_ms; /* written by any thread; a late read costs one more file */
+};
+
+/* libgit2's last failure as an error. */
+MUST_CHECK result workspace_git_failed(struct error *error, int status, const char *what);
+
+#define TRY_GIT(call, what)                                                                        \
+    do {                                                                                           \
+        int status_ = (call);                                                                      \
+        if (status_ < 0) {                                                                         \
+            return workspace_git_failed(error, status_, (what));                                   \
+        }                                                                                          \
+    } while (0)
+
+static inline void tree_cleanup(git_tree **tree) {
+    git_tree_free(*tree);
+}
+
+static inline void diff_cleanup(git_diff **diff) {
+    git_diff_free(*diff);
+}
+
+static inline void blob_cleanup(git_blob **blob) {
+    git_blob_free(*blob);
+}
+
+/* The tree of a snapshot. Expected errors: NOT_FOUND. */
+MUST_CHECK result workspace_find_tree(
+    struct workspace *workspace, const char *commit, git_tree **out, struct error *error
+);
+MUST_CHECK result workspace_compare_trees(
+    struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
+);
+
+#endif
