@@ -232,7 +232,7 @@ struct sandbox_network {
 };
 
 /* Refusals are told as they come; the command itself may hide them. */
-static void tell_decision(void *context, const struct proxy_decision *decision) {
+static void tell_decision(void *context, const struct network_decision *decision) {
     (void)context;
     if (!decision->is_allowed) {
         (void)fprintf(stderr, "hearth sandbox: network: refused: %s\n", decision->reason);

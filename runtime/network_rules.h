@@ -55,4 +55,16 @@ bool network_rules_allow_address(
 /* The second half of that, for tests. */
 bool network_address_is_public(const struct sockaddr *address);
 
+/* What was decided about one request, for the record. Strings live during the callback. */
+struct network_decision {
+    const char *method; /* "CONNECT", "GET", ...; "" when the request was not understood */
+    const char *host;   /* "" when the request was not understood */
+    uint16_t port;
+    bool is_allowed;
+    const char *reason; /* of a refusal, a sentence; "" otherwise */
+};
+
+/* Thread: the proxy's or client's, never two at a time for one of these. Must not block for long. */
+typedef void network_decide_done(void *context, const struct network_decision *decision);
+
 #endif

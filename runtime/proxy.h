@@ -17,21 +17,9 @@
 #define PROXY_CONNECTIONS_MAX 64 /* of all calls together; more are answered with 503 */
 #define PROXY_CALLS_MAX       64
 
-/* What was decided about one request. Strings live during the callback. */
-struct proxy_decision {
-    const char *method; /* "CONNECT", "GET", ...; "" when the request was not understood */
-    const char *host;   /* "" when the request was not understood */
-    uint16_t port;
-    bool is_allowed;
-    const char *reason; /* of a refusal, a sentence; "" otherwise */
-};
-
-/* Thread: a connection's, but never two at a time. Must not block for long. */
-typedef void proxy_decide_done(void *context, const struct proxy_decision *decision);
-
 struct proxy_options {
     const struct network_rules *rules; /* borrowed until proxy_close */
-    proxy_decide_done *decided;        /* may be null */
+    network_decide_done *decided;      /* may be null; on a connection's thread */
     void *decided_context;
     name_resolve *resolve; /* null: the system's */
     void *resolve_context;

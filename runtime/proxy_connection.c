@@ -126,7 +126,7 @@ static void decided(
     if (proxy->options.decided == NULL) {
         return;
     }
-    struct proxy_decision decision = {
+    struct network_decision decision = {
         .method = request != NULL ? request->method : "",
         .host = request != NULL ? request->host.text : "",
         .port = request != NULL ? request->host.port : 0,

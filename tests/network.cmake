@@ -5,3 +5,4 @@ hearth_test(test_sandbox_network SOURCES test_sandbox_network.c sandbox_support.
     LIBRARIES runtime sandbox base)
 add_dependencies(test_sandbox_network hearth-sandbox hearth-inner sandbox_atk)
 hearth_fuzz(fuzz_proxy SOURCES fuzz_proxy.c LIBRARIES runtime)
+hearth_test(test_http_client SOURCES test_http_client.c loopback_server.c LIBRARIES runtime)

@@ -36,7 +36,7 @@ static int64_t now_ms(void) {
     return clock_monotonic_ms(&clock);
 }
 
-static void note_decision(void *context, const struct proxy_decision *decision) {
+static void note_decision(void *context, const struct network_decision *decision) {
     (void)context;
     (void)pthread_mutex_lock(&seen.lock);
     *(decision->is_allowed ? &seen.allowed : &seen.refused) += 1;
