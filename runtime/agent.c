@@ -73,6 +73,24 @@ static void stop_for_turns(struct agent *agent) {
     stop_set(agent, AGENT_STOP_TURNS, "%d turns", agent->turns_each);
 }
 
+static void go_to_record_turn(struct agent *agent, struct agent_effects *effects) {
+    agent->state = AGENT_STATE_TURN;
+    agent->turn_is_open = true;
+    struct agent_effect *effect = effect_add(effects, AGENT_RECORD_TURN);
+    effect->from_message = agent->context_messages;
+    effect->end_is_missing = agent->end_is_missing;
+    effect->append_max = agent_compaction_append_max(agent);
+    effect->unrun_from = agent->unrun_from;
+    effect->unrun_count = agent->unrun_count;
+    effect->person_from = agent->person_from;
+    effect->person_count = agent->person_count;
+}
+
+static void go_to_compact(struct agent *agent, struct agent_effects *effects) {
+    agent->state = AGENT_STATE_COMPACTING;
+    agent_compaction_fill(agent, effect_add(effects, AGENT_COMPACT));
+}
+
 static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
     struct error error = {0};
     if (agent->stop == AGENT_GOES_ON && agent->queue_count == 0 &&
@@ -82,27 +100,20 @@ static void go_to_turn(struct agent *agent, struct agent_effects *effects) {
     if (agent->stop == AGENT_GOES_ON && is_failed(agent_take_messages(agent, &error))) {
         stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
     }
+    agent->turn_effort = agent->effort;
     if (agent->stop != AGENT_GOES_ON) {
         go_to_end(agent, effects);
-        return;
+    } else if (agent_compaction_is_due(agent)) {
+        go_to_compact(agent, effects);
+    } else {
+        go_to_record_turn(agent, effects);
     }
-    agent->state = AGENT_STATE_TURN;
-    agent->turn_is_open = true;
-    agent->turn_effort = agent->effort;
-    struct agent_effect *effect = effect_add(effects, AGENT_RECORD_TURN);
-    effect->from_message = agent->context_messages;
-    effect->end_is_missing = agent->end_is_missing;
-    effect->unrun_from = agent->unrun_from;
-    effect->unrun_count = agent->unrun_count;
-    effect->person_from = agent->person_from;
-    effect->person_count = agent->person_count;
-    agent->unrun_count = 0;
-    agent->person_count = 0;
 }
 
 /* Sampled tokens allowed in the turn that starts, or a reason not to start it. */
 static int32_t turn_tokens(struct agent *agent) {
-    int64_t room = (int64_t)agent->context_max - agent->context_tokens - agent->append_tokens;
+    int32_t end = agent_compaction_turn_end(agent);
+    int64_t room = (int64_t)end - agent->context_tokens - agent->append_tokens;
     if (room <= 0) {
         stop_set(
             agent,
@@ -124,6 +135,7 @@ static int32_t turn_tokens(struct agent *agent) {
         }
         tokens = left < tokens ? left : tokens;
     }
+    agent->turn_is_capped = end < agent->context_max && tokens == room;
     return narrow_i32(tokens);
 }
 
@@ -268,6 +280,21 @@ static void answer_malformed(struct agent *agent, struct agent_effects *effects)
     effect_add(effects, AGENT_RECORD_TURN_END);
 }
 
+/* The turn reached the part of the context that a summary needs. */
+static void take_full(struct agent *agent) {
+    if (agent_compaction_may_follow(agent)) {
+        agent_notice(agent, "%s", agent_cut_text(FINISH_LENGTH));
+        return;
+    }
+    stop_set(
+        agent,
+        AGENT_STOP_CONTEXT,
+        "%d of %d tokens, and it was made smaller just before",
+        agent->context_tokens,
+        agent->context_max
+    );
+}
+
 /* Reasons to stop that lie in how the generation ended. */
 static void stop_by_reason(struct agent *agent) {
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CONTEXT) {
@@ -280,6 +307,8 @@ static void stop_by_reason(struct agent *agent) {
             stop_set(agent, AGENT_STOP_TOKENS, "%" PRId64 " tokens", agent->tokens_max);
         } else if (agent->context_tokens >= agent->context_max) {
             stop_set(agent, AGENT_STOP_CONTEXT, "all %d tokens are used", agent->context_max);
+        } else if (agent->turn_is_capped) {
+            take_full(agent);
         } else {
             stop_set(
                 agent,
@@ -306,7 +335,11 @@ static void decide_after_output(struct agent *agent, struct agent_effects *effec
         go_to_end(agent, effects);
         return;
     }
-    bool is_cut = agent_reason_is_cut(agent->reason);
+    /* By a guard, or by the end of the context: other turns of that length ended the run. */
+    bool is_cut = agent_reason_is_cut(agent->reason) || agent->reason == FINISH_LENGTH;
+    if (agent->reason == FINISH_EOS || agent->reason == FINISH_STOP) {
+        agent->has_compacted = false;
+    }
     if (!is_cut) {
         agent->cuts_in_row = 0;
         agent->loops_in_row = 0;
@@ -444,6 +477,61 @@ static void start(struct agent *agent, int64_t now_ms, struct agent_effects *eff
     }
 }
 
+/* The prompt of the turn that was to begin is too long for this context. */
+static void does_not_fit(struct agent *agent, struct agent_effects *effects) {
+    agent->turn_is_open = false;
+    if (agent->stop != AGENT_GOES_ON) {
+        go_to_end(agent, effects);
+    } else {
+        go_to_compact(agent, effects);
+    }
+}
+
+static void compaction_failed(struct agent *agent, const struct agent_event *event) {
+    bool was_asked = agent->compact_is_asked;
+    agent->tokens_sampled += event->sampled;
+    agent_compaction_forget(agent);
+    if (was_asked) {
+        return; /* the driver says why; the work goes on as it was */
+    }
+    enum result_code code = event->error != NULL ? event->error->code : RESULT_LIMIT;
+    if (event->now_ms >= agent->deadline_ms) {
+        stop_for_time(agent);
+    }
+    bool is_engine = code != RESULT_LIMIT && code != RESULT_MEMORY;
+    stop_set_error(
+        agent,
+        code == RESULT_CANCELLED ? AGENT_STOP_INTERRUPT
+        : is_engine              ? AGENT_STOP_ENGINE
+                                 : AGENT_STOP_CONTEXT,
+        event->error,
+        "it cannot be made smaller"
+    );
+}
+
+static void compaction_ended(
+    struct agent *agent, const struct agent_event *event, struct agent_effects *effects
+) {
+    bool is_idle = agent->is_idle_compaction;
+    bool is_done = event->type == AGENT_COMPACTED;
+    agent->is_idle_compaction = false;
+    if (is_done) {
+        agent_compaction_take(agent, event, is_idle);
+    } else {
+        compaction_failed(agent, event);
+    }
+    if (agent->stop != AGENT_GOES_ON) {
+        go_to_end(agent, effects);
+    } else if (is_idle && agent->queue_count == 0) {
+        agent->state = AGENT_STATE_IDLE;
+        effect_add(effects, AGENT_IDLE);
+    } else if (is_done && !is_idle) {
+        go_to_record_turn(agent, effects); /* messages that came meanwhile wait for the next one */
+    } else {
+        go_to_turn(agent, effects);
+    }
+}
+
 static void
 recorded(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
     if (agent->state == AGENT_STATE_BEGIN && agent->call_index < agent->call_count) {
@@ -452,6 +540,8 @@ recorded(struct agent *agent, const struct agent_event *event, struct agent_effe
         go_to_turn(agent, effects);
     } else if (agent->state == AGENT_STATE_TURN) {
         agent->append_tokens = event->append_tokens;
+        agent->unrun_count = 0;
+        agent->person_count = 0;
         go_to_generate(agent, event->now_ms, effects);
     } else if (agent->state == AGENT_STATE_OUTPUT) {
         decide_after_output(agent, effects);
@@ -503,6 +593,8 @@ static void act_on_wish(struct agent *agent, struct agent_effects *effects) {
         effect_add(effects, AGENT_CANCEL_GENERATE);
     } else if (agent->state == AGENT_STATE_CALLING) {
         effect_add(effects, AGENT_CANCEL_CALL);
+    } else if (agent->state == AGENT_STATE_COMPACTING) {
+        effect_add(effects, AGENT_CANCEL_COMPACT);
     }
 }
 
@@ -557,6 +649,21 @@ static void message_came(struct agent *agent, struct view text, struct agent_eff
     }
 }
 
+/* Before the next turn, or now when it waits for the person. */
+static void
+compaction_asked(struct agent *agent, struct view remark, struct agent_effects *effects) {
+    struct error error = {0};
+    bool is_idle = agent->state == AGENT_STATE_IDLE;
+    if ((is_idle && !agent_can_compact(agent)) ||
+        is_failed(agent_compaction_ask(agent, remark, &error)) || !is_idle || !agent->has_begun ||
+        is_failed(agent_answer_unrun(agent, AGENT_NOT_RUN, &error))) {
+        return;
+    }
+    agent->is_idle_compaction = true;
+    agent->turn_effort = agent->effort;
+    go_to_compact(agent, effects);
+}
+
 /* What only an interactive agent takes. */
 static void
 person_came(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
@@ -564,6 +671,8 @@ person_came(struct agent *agent, const struct agent_event *event, struct agent_e
                  agent->state != AGENT_STATE_FINISHED;
     if (event->type == AGENT_MESSAGE) {
         message_came(agent, event->text, effects);
+    } else if (event->type == AGENT_ASK_COMPACT) {
+        compaction_asked(agent, event->text, effects);
     } else if (event->type == AGENT_EFFORT) {
         agent->effort = event->effort;
     } else if (event->type == AGENT_INPUT_END && works) {
@@ -597,6 +706,10 @@ void agent_handle(
         struct agent_effect *record = effect_add(effects, AGENT_RECORD_RESULT);
         record->call_index = agent->call_index;
         record->is_cancelled = true;
+    } else if (event->type == AGENT_DOES_NOT_FIT && state == AGENT_STATE_TURN) {
+        does_not_fit(agent, effects);
+    } else if ((event->type == AGENT_COMPACTED || event->type == AGENT_COMPACT_FAILED) && state == AGENT_STATE_COMPACTING) {
+        compaction_ended(agent, event, effects);
     } else if (event->type == AGENT_TIME) {
         time_came(agent, event->now_ms, effects);
     } else if (event->type == AGENT_INTERRUPT) {

@@ -17,12 +17,16 @@
  * record or sandbox fail. Messages that come while it works are given before its next turn; what they
  * left without a result is answered for them. Nothing is recorded before the first message.
  *
+ * A context that fills is replaced by a smaller one between two turns (AGENT_COMPACT, agent_history.h),
+ * or the run ends. What is recorded of that is the driver's.
+ *
  *     start -> record begin -> [record turn -> generate -> record output ->
  *              (record call -> call -> record result)* -> record turn end]* -> record end -> finish
  */
 #ifndef HEARTH_RUNTIME_AGENT_H
 #define HEARTH_RUNTIME_AGENT_H
 
+#include "agent_history.h"
 #include "engine/chat.h"
 #include "engine/engine.h"
 #include "tools/tool.h"
@@ -103,18 +107,24 @@ struct agent_options {
      * `waits` of a resume, it begins by waiting. */
     bool is_interactive;
     int32_t context_max;               /* tokens of the context; > 0 */
+    int32_t compact_at_percent;        /* of the context; 0: a full one ends the run */
+    int32_t compact_keep_turns;        /* turns that stay; 0: AGENT_HISTORY_KEEP_TURNS */
     const struct agent_resume *resume; /* null: a new conversation of `system` and `task` */
 };
 
 enum agent_event_type {
     AGENT_START,
-    AGENT_RECORDED,      /* the last RECORD effect is durable; prompt_tokens after RECORD_TURN */
-    AGENT_RECORD_FAILED, /* error */
-    AGENT_GENERATED,     /* the generation ended, for whatever reason */
-    AGENT_CALLED,        /* the tool ended */
-    AGENT_CALL_FAILED,   /* the host could not run it: error */
-    AGENT_TIME,          /* the time asked for with AGENT_WAIT has come, or any later one */
-    AGENT_INTERRUPT,     /* somebody asks to stop: text says who, empty: the user */
+    AGENT_RECORDED,       /* the last RECORD effect is durable; prompt_tokens after RECORD_TURN */
+    AGENT_RECORD_FAILED,  /* error */
+    AGENT_GENERATED,      /* the generation ended, for whatever reason */
+    AGENT_CALLED,         /* the tool ended */
+    AGENT_CALL_FAILED,    /* the host could not run it: error */
+    AGENT_DOES_NOT_FIT,   /* a RECORD_TURN of more than append_max tokens: nothing is recorded */
+    AGENT_COMPACTED,      /* the context is another one: conversation, context_tokens, sampled */
+    AGENT_COMPACT_FAILED, /* it is the old one: error, sampled */
+    AGENT_ASK_COMPACT,    /* as soon as no turn runs; text: what the summary is to keep */
+    AGENT_TIME,           /* the time asked for with AGENT_WAIT has come, or any later one */
+    AGENT_INTERRUPT,      /* somebody asks to stop: text says who, empty: the user */
     /* of an interactive agent: */
     AGENT_MESSAGE,  /* text, from the person; see agent_takes_message */
     AGENT_PAUSE,    /* ends what runs and waits for the person */
@@ -138,7 +148,9 @@ struct agent_event {
     enum tool_status status;            /* CALLED */
     struct view text;                   /* CALLED: for the model; INTERRUPT: detail */
     bool ends_task;                     /* CALLED: the finish tool */
-    int32_t effort;                     /* EFFORT */
+    struct chat_conversation *conversation; /* COMPACTED: all of it is in the context; taken */
+    size_t person_message;                  /* COMPACTED: as agent_history.h */
+    int32_t effort;                         /* EFFORT */
 };
 
 enum agent_effect_type {
@@ -153,9 +165,11 @@ enum agent_effect_type {
     AGENT_RECORD_RESULT,
     AGENT_RECORD_TURN_END,
     AGENT_RECORD_END,
-    AGENT_IDLE,  /* nothing runs until a message comes; agent_idle_stop says why */
-    AGENT_WAIT,  /* send AGENT_TIME at wake_ms; replaces an earlier wait */
-    AGENT_FINISH /* nothing follows */
+    AGENT_IDLE,           /* nothing runs until a message comes; agent_idle_stop says why */
+    AGENT_COMPACT,        /* answered by COMPACTED or COMPACT_FAILED, or RECORD_FAILED */
+    AGENT_CANCEL_COMPACT, /* answered as AGENT_COMPACT */
+    AGENT_WAIT,           /* send AGENT_TIME at wake_ms; replaces an earlier wait */
+    AGENT_FINISH          /* nothing follows */
 };
 
 struct agent_effect {
@@ -167,13 +181,19 @@ struct agent_effect {
     size_t unrun_from, unrun_count;
     /* RECORD_TURN: messages [person_from, person_from + person_count) came with AGENT_MESSAGE. */
     size_t person_from, person_count;
-    int32_t tokens_max;       /* GENERATE */
-    int64_t deadline_ms;      /* GENERATE: on the clock of the events; 0: none */
+    int32_t append_max;       /* RECORD_TURN: of more tokens than that, DOES_NOT_FIT */
+    int32_t tokens_max;       /* GENERATE; COMPACT: of the summary */
+    int64_t deadline_ms;      /* GENERATE, COMPACT: on the clock of the events; 0: none */
     size_t first_call_number; /* GENERATE: of the calls in its output */
     size_t call_index;        /* *_CALL, RECORD_RESULT: within the turn */
     int64_t time_ms_max;      /* CALL: until the deadline; 0: no deadline */
     int64_t wake_ms;          /* WAIT */
     bool is_cancelled;        /* RECORD_RESULT: the call was recorded but never started */
+    /* COMPACT: messages [0, from_message) are in the context. */
+    struct agent_history_limits limits;
+    int32_t keep_turns;
+    size_t person_message, fresh_from;
+    bool is_asked; /* by the person: with a summary in any case */
 };
 
 struct agent_effects {
@@ -221,6 +241,12 @@ int32_t agent_context_tokens(const struct agent *agent);
 /* Deadline on the clock of the events; INT64_MAX when there is none. */
 int64_t agent_deadline_ms(const struct agent *agent);
 bool agent_is_finished(const struct agent *agent);
+/* Tokens of a context that is made smaller before the next turn, or is full. */
+int32_t agent_context_due_at(const struct agent *agent);
+/* Whether there is something in the context that a compaction could replace. */
+bool agent_can_compact(const struct agent *agent);
+/* What the person said with AGENT_ASK_COMPACT; may be empty. */
+struct view agent_compaction_remark(const struct agent *agent);
 bool agent_is_idle(const struct agent *agent);
 /* Why it waits, or waited last; AGENT_GOES_ON: it has had no task. Its detail is agent_stop_detail. */
 enum agent_stop agent_idle_stop(const struct agent *agent);

@@ -5,7 +5,7 @@
 
 /* ---- creation ------------------------------------------------------------------------------- */
 
-static size_t message_bytes(const struct chat_message *message) {
+size_t agent_message_bytes(const struct chat_message *message) {
     size_t bytes = message->content.length + message->reasoning.length;
     for (size_t i = 0; i < message->call_count; i++) {
         bytes += message->calls[i].name.length + message->calls[i].arguments.length;
@@ -14,7 +14,7 @@ static size_t message_bytes(const struct chat_message *message) {
 }
 
 result agent_append(struct agent *agent, const struct chat_message *message, struct error *error) {
-    size_t bytes = message_bytes(message);
+    size_t bytes = agent_message_bytes(message);
     if (bytes > AGENT_CONVERSATION_BYTES_MAX - agent->conversation_bytes) {
         FAIL(error, LIMIT, "the conversation would exceed %zu bytes", AGENT_CONVERSATION_BYTES_MAX);
     }
@@ -52,6 +52,7 @@ fill_again(struct agent *agent, const struct agent_options *options, struct erro
         }
         TRY(agent_append(agent, &message, error));
     }
+    agent->fresh_from = resume->message_count;
     agent->turns = resume->turns;
     agent->turns_before = resume->turns;
     agent->turns_max += resume->turns;
@@ -121,6 +122,10 @@ result agent_create(struct agent **out, const struct agent_options *options, str
     agent->time_ms_max = options->time_ms_max;
     agent->context_max = options->context_max;
     agent->deadline_ms = INT64_MAX;
+    agent->compact_at_percent = options->compact_at_percent;
+    agent->compact_keep_turns =
+        options->compact_keep_turns > 0 ? options->compact_keep_turns : AGENT_HISTORY_KEEP_TURNS;
+    buffer_init(&agent->compact_remark, AGENT_HISTORY_PERSON_BYTES);
     TRY(agent_fill(agent, options, error));
     *out = TAKE(agent);
     return OK;
@@ -132,6 +137,7 @@ void agent_destroy(struct agent *agent) {
             buffer_deinit(&agent->queue[i]);
         }
         free(agent->tool_names);
+        buffer_deinit(&agent->compact_remark);
         chat_conversation_destroy(agent->conversation);
         free(agent);
     }

@@ -13,6 +13,7 @@
 #define CALL_BYTES     160 /* of the arguments of each */
 #define CUT_NOTE       "\n[cut to save room]"
 #define LOCATOR        "output:"
+#define LOCATOR_BYTES  400 /* it stands in the last ones; what is left of budgets may follow */
 #define PENDING_RESULT "[its output follows the summary]"
 /* Asked for in words, which are about 3 tokens to 2. */
 #define REQUEST_TEXT                                                                               \
@@ -46,16 +47,19 @@ int32_t agent_history_turn_end(const struct agent_history_limits *limits) {
     return limits->context_max - agent_history_summary_tokens(limits->context_max) - REQUEST_TOKENS;
 }
 
+int32_t agent_history_due_at(const struct agent_history_limits *limits) {
+    if (!is_enabled(limits)) {
+        return limits->context_max;
+    }
+    int64_t full = ((int64_t)limits->context_max * limits->at_percent + 99) / 100;
+    int64_t tight = (int64_t)agent_history_turn_end(limits) - limits->context_max / 16 + 1;
+    return narrow_i32(full < tight ? full : tight);
+}
+
 bool agent_history_is_due(
     const struct agent_history_limits *limits, int32_t context_tokens, int32_t append
 ) {
-    if (!is_enabled(limits)) {
-        return false;
-    }
-    int64_t tokens = (int64_t)context_tokens + append;
-    int64_t room = agent_history_turn_end(limits) - tokens;
-    return tokens * 100 >= (int64_t)limits->context_max * limits->at_percent ||
-           room < limits->context_max / 16;
+    return is_enabled(limits) && (int64_t)context_tokens + append >= agent_history_due_at(limits);
 }
 
 bool agent_history_has_shrunk(int64_t before, int64_t after) {
@@ -306,24 +310,21 @@ result agent_history_request_make(
 
 /* ---- texts ---------------------------------------------------------------------------------- */
 
-/* Where an output can be read, as its last line says: "output:7". Empty: nowhere, or not any more. */
-static struct view locator_in(const struct agent_history *history, struct view text) {
-    size_t line = text.length;
-    while (line > 0 && (text.data[line - 1] != '\n' || line == text.length)) {
-        line--;
+/* Where an output can be read, as it says at its end: "output:7". Empty: nowhere, or not any more. */
+static struct view locator_in(const struct agent_history *history, size_t at) {
+    struct view text = history->messages[at].content;
+    size_t from = text.length > LOCATOR_BYTES ? text.length - LOCATOR_BYTES : 0;
+    struct view end = view_slice(text, from, SIZE_MAX);
+    struct view locator = view_of(NULL, 0);
+    for (size_t i = 0; (i = view_find(end, view_of_text(LOCATOR), i)) != SIZE_MAX; i++) {
+        size_t to = i + strlen(LOCATOR);
+        while (to < end.length && end.data[to] >= '0' && end.data[to] <= '9') {
+            to++;
+        }
+        locator = view_slice(end, i, to - i);
     }
-    struct view last = view_slice(text, line, SIZE_MAX);
-    size_t at = view_find(last, view_of_text(LOCATOR), 0);
-    if (at == SIZE_MAX) {
-        return view_of(NULL, 0);
-    }
-    size_t end = at + strlen(LOCATOR);
-    while (end < last.length && last.data[end] >= '0' && last.data[end] <= '9') {
-        end++;
-    }
-    struct view locator = view_slice(last, at, end - at);
-    bool is_there = locator.length > strlen(LOCATOR) && history->has_output != NULL &&
-                    history->has_output(history->context, locator);
+    bool is_there = locator.length > strlen(LOCATOR) && at >= history->fresh_from &&
+                    history->has_output != NULL && history->has_output(history->context, locator);
     return is_there ? locator : view_of(NULL, 0);
 }
 
@@ -338,7 +339,7 @@ static result write_removed(
 ) {
     const struct chat_call *call = call_of(history, at);
     struct view name = call != NULL ? cut_view(call->name, 64) : view_of_text("a call");
-    struct view locator = locator_in(history, history->messages[at].content);
+    struct view locator = locator_in(history, at);
     TRY(buffer_append_format(
         out, error, "[output of %.*s removed to save room: ", VIEW_ARGUMENTS(name)
     ));
@@ -354,11 +355,12 @@ static result write_removed(
 static result write_cut(
     struct buffer *out,
     const struct agent_history *history,
-    struct view text,
+    size_t at,
     size_t bytes,
     struct error *error
 ) {
-    struct view locator = locator_in(history, text);
+    struct view text = history->messages[at].content;
+    struct view locator = locator_in(history, at);
     char note[96] = CUT_NOTE;
     if (locator.length > 0) {
         int length = snprintf(
@@ -551,7 +553,7 @@ static result append_kept(struct building *building, size_t at, struct error *er
     }
     if (message.role == CHAT_TOOL && message.content.length > plan->output_bytes_max) {
         building->made.removed++;
-        TRY(write_cut(&building->text, history, message.content, plan->output_bytes_max, error));
+        TRY(write_cut(&building->text, history, at, plan->output_bytes_max, error));
         return append_text(building, &message, error);
     }
     if (plan->drops_reasoning && message.role == CHAT_ASSISTANT) {
@@ -571,7 +573,7 @@ static result append_middle(struct building *building, struct view summary, stru
         building->made.person_message = chat_conversation_count(building->made.conversation);
         buffer_clear(&building->text);
         TRY(text.length > AGENT_HISTORY_PERSON_BYTES
-                ? write_cut(&building->text, history, text, AGENT_HISTORY_PERSON_BYTES, error)
+                ? write_cut(&building->text, history, person, AGENT_HISTORY_PERSON_BYTES, error)
                 : buffer_append(&building->text, text, error));
         TRY(append_text(building, &user, error));
     }

@@ -33,8 +33,10 @@ struct agent_history_limits {
 int32_t agent_history_summary_tokens(int32_t context_max);
 /* A turn ends below this position, so that there is always room to ask for a summary. */
 int32_t agent_history_turn_end(const struct agent_history_limits *limits);
-/* Whether a context of so many tokens, to which `append` are to be added, is replaced before the
- * next turn: it is full to at_percent, or leaves a turn no room. */
+/* From so many tokens on a context is replaced before the next turn: it is full to at_percent, or
+ * leaves a turn no room. context_max: never. */
+int32_t agent_history_due_at(const struct agent_history_limits *limits);
+/* Whether a context of so many tokens, to which `append` are to be added, is. */
 bool agent_history_is_due(
     const struct agent_history_limits *limits, int32_t context_tokens, int32_t append
 );
@@ -53,7 +55,9 @@ struct agent_history {
     int32_t summary_tokens;   /* of the summary; before there is one, what it may have */
     const struct view *files; /* [file_count] paths that were read or written, the oldest first */
     size_t file_count;
-    /* Whether an output can still be read by its locator, "output:7"; null: none can. */
+    /* Whether an output can still be read by its locator, "output:7"; null: none can. Those of messages
+     * below fresh_from cannot: a program that is gone kept them. */
+    size_t fresh_from;
     bool (*has_output)(void *context, struct view locator);
     void *context;
 };

@@ -17,6 +17,7 @@ enum agent_state {
     AGENT_STATE_CALLING,
     AGENT_STATE_RESULT,
     AGENT_STATE_TURN_END,
+    AGENT_STATE_COMPACTING,
     AGENT_STATE_END,
     AGENT_STATE_IDLE,
     AGENT_STATE_FINISHED
@@ -63,7 +64,17 @@ struct agent {
     size_t context_messages; /* messages the sequence holds */
     bool end_is_missing;
 
+    /* compaction */
+    int32_t compact_at_percent, compact_keep_turns;
+    bool compact_is_asked;
+    bool has_compacted;      /* and no turn has come to its end since */
+    bool is_idle_compaction; /* nothing is to be done behind it */
+    struct buffer compact_remark;
+    size_t fresh_from;     /* messages below were there before this run */
+    size_t person_message; /* the last one that a person wrote; 0: the task, or not known */
+
     /* the present turn */
+    bool turn_is_capped; /* it ends where a summary needs the rest of the context */
     enum finish_reason reason;
     bool has_problems;
     char problem[AGENT_DETAIL_BYTES];
@@ -99,7 +110,26 @@ bool agent_budget_line(struct agent *agent, int64_t now_ms, char *out, size_t by
 /* Time for a call: what is left to the deadline less a reserve for the answer; 0: no deadline. */
 int64_t agent_budget_call_ms(const struct agent *agent, int64_t now_ms);
 
+/* ---- agent_compaction.c ---- */
+/* Before a turn: whether the context is replaced first. */
+bool agent_compaction_is_due(const struct agent *agent);
+/* For RECORD_TURN, INT32_MAX when there is nothing else to do with a longer one. */
+int32_t agent_compaction_append_max(const struct agent *agent);
+/* Where the turn ends that begins with append_tokens. */
+int32_t agent_compaction_turn_end(const struct agent *agent);
+/* Whether a turn that the end of the context cut is followed by a compaction. */
+bool agent_compaction_may_follow(const struct agent *agent);
+void agent_compaction_fill(const struct agent *agent, struct agent_effect *effect);
+/* Expected errors: LIMIT, MEMORY (of the remark). */
+MUST_CHECK result
+agent_compaction_ask(struct agent *agent, struct view remark, struct error *error);
+/* `is_idle`: no turn of the model follows at once. */
+void agent_compaction_take(struct agent *agent, const struct agent_event *event, bool is_idle);
+/* It came to nothing. */
+void agent_compaction_forget(struct agent *agent);
+
 /* ---- agent_create.c ---- */
+size_t agent_message_bytes(const struct chat_message *message);
 /* Appends to the conversation. Expected errors: LIMIT, MEMORY. */
 MUST_CHECK result
 agent_append(struct agent *agent, const struct chat_message *message, struct error *error);

@@ -71,6 +71,9 @@ const char *agent_cut_text(enum finish_reason reason) {
         return "Your last turn was ended because its block of calls did not end. Make one smaller "
                "call, and close the block.";
     }
+    if (reason == FINISH_LENGTH) {
+        return "Your last turn was ended because the context was full. It is smaller now: go on.";
+    }
     return NULL;
 }
 

@@ -45,6 +45,7 @@ enum run_event_type {
 /* Where the run stands, for the status line. */
 struct run_status {
     int32_t context_tokens, context_max;
+    int32_t context_left; /* before it is made smaller, or is full */
     int64_t tokens_sampled;
     int64_t prompt_tokens, reused_tokens, evaluated_tokens, rebuilt_tokens;
     int64_t drafted_tokens, accepted_tokens, preempted;
@@ -102,7 +103,9 @@ struct run_event {
     struct view pattern;     /* this; empty: any call of it */
     struct view reason_text; /* ASK, DECISION: a few words, may be empty */
     const char *hook;        /* HOOK: "before_tool", "after_tool", "stop" */
-    int32_t tokens_before, tokens_after; /* COMPACTED */
+    int32_t tokens_before, tokens_after; /* COMPACTED, with facts of the new context's prefill; */
+    int32_t outputs_removed;             /* text: the summary, may be empty; */
+    const struct generation_facts *summary_facts; /* null: none was asked for */
 
     /* FINISHED, IDLE */
     const char *stop, *stop_text, *detail;

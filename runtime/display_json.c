@@ -188,6 +188,7 @@ static void write_usage(struct json_writer *writer, const struct run_event *even
     }
     write_finite(writer, "context", event->status->context_tokens);
     write_finite(writer, "context_max", event->status->context_max);
+    write_finite(writer, "context_left", event->status->context_left);
 }
 
 static void write_resumed(struct json_writer *writer, const struct run_event *event) {
@@ -316,6 +317,25 @@ static void write_decision(struct json_writer *writer, const struct run_event *e
     write_view(writer, "reason", event->reason_text);
 }
 
+static void write_compacted(struct json_writer *writer, const struct run_event *event) {
+    const struct generation_facts *facts = event->facts;
+    const struct generation_facts *summary = event->summary_facts;
+    write_finite(writer, "tokens_before", event->tokens_before);
+    write_finite(writer, "tokens_after", event->tokens_after);
+    write_finite(writer, "outputs_removed", event->outputs_removed);
+    write_finite(writer, "reused", facts->reused);
+    write_finite(writer, "evaluated", facts->evaluated);
+    write_finite(writer, "rebuilt", facts->rebuilt);
+    write_finite(writer, "prefill_us", facts->prefill_us);
+    if (summary != NULL) {
+        write_view(writer, "summary", event->text);
+        write_finite(writer, "summary_prompt", summary->prompt_tokens);
+        write_finite(writer, "summary_reused", summary->reused);
+        write_finite(writer, "summary_evaluated", summary->evaluated);
+        write_finite(writer, "summary_sampled", summary->sampled);
+    }
+}
+
 /* Of the events of a person's run and of a call on its way; false for any other. */
 static bool write_interactive(struct json_writer *writer, const struct run_event *event) {
     if (event->type == RUN_IDLE) {
@@ -334,8 +354,7 @@ static bool write_interactive(struct json_writer *writer, const struct run_event
         write_text(writer, "hook", event->hook);
         write_view(writer, "text", event->text);
     } else if (event->type == RUN_COMPACTED) {
-        write_finite(writer, "tokens_before", event->tokens_before);
-        write_finite(writer, "tokens_after", event->tokens_after);
+        write_compacted(writer, event);
     } else {
         return false;
     }

@@ -134,6 +134,10 @@ static void execute(struct run *run, const struct agent_effect *effect) {
         run->options->engine.cancel(run->options->engine.context, run->sequence);
     } else if (effect->type == AGENT_CALL) {
         run_call(run, effect);
+    } else if (effect->type == AGENT_COMPACT) {
+        run_compact(run, effect);
+    } else if (effect->type == AGENT_CANCEL_COMPACT) {
+        run_compact_cancel(run);
     } else if (effect->type == AGENT_CANCEL_CALL) {
         run_call_cancel(run);
     } else if (effect->type == AGENT_WAIT) {

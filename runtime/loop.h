@@ -78,6 +78,11 @@ struct tool_ports {
       struct view arguments,
       struct tool_subject *out,
       struct error *error);
+    /* Files that were read or written, the oldest first; null: not known. */
+    void (*files
+    )(void *context, void (*file)(void *file_context, struct view path), void *file_context);
+    /* Whether "output:N" can still be read; null: none can. */
+    bool (*has_output)(void *context, struct view locator);
 };
 struct tool_ports tool_ports_of(struct tool_context *context);
 

@@ -230,7 +230,8 @@ static void generation_finished(struct run *run, const struct engine_event *even
 }
 
 void run_engine_event(struct run *run, const struct engine_event *event) {
-    if (event->sequence != run->sequence || !run->is_generating) {
+    if (run_compaction_event(run, event) || event->sequence != run->sequence ||
+        !run->is_generating) {
         return;
     }
     if (event->type == ENGINE_PROGRESS) {
@@ -271,7 +272,7 @@ static void say_stuck(struct run *run, const struct engine_stuck *stuck) {
 
 void run_watch(struct run *run) {
     const struct run_options *options = run->options;
-    if (!run->is_generating) {
+    if (!run->is_generating && !run_compaction_is_generating(run)) {
         return;
     }
     struct engine_stuck stuck;

@@ -75,9 +75,29 @@ static void effort_came(struct run *run, struct view text) {
     }
 }
 
+static void compact_came(struct run *run, struct view remark) {
+    bool is_idle = agent_is_idle(run->agent);
+    if (is_idle && !agent_can_compact(run->agent)) {
+        say(run, "there is nothing to make smaller yet");
+        return;
+    }
+    if (remark.length > AGENT_HISTORY_PERSON_BYTES || !utf8_is_valid(remark)) {
+        say(run,
+            "what a summary is to keep is said in %d bytes of UTF-8",
+            AGENT_HISTORY_PERSON_BYTES);
+        return;
+    }
+    if (!is_idle) {
+        say(run, "the context is made smaller before the next turn");
+    }
+    run_dispatch(run, &(struct agent_event){.type = AGENT_ASK_COMPACT, .text = remark});
+}
+
 static void command_came(struct run *run, const struct run_input *input) {
     if (input->command == RUN_COMMAND_EFFORT) {
         effort_came(run, input->text);
+    } else if (input->command == RUN_COMMAND_COMPACT) {
+        compact_came(run, input->text);
     } else if (input->command == RUN_COMMAND_QUIT) {
         end_by(run, AGENT_QUIT, "");
     } else {

@@ -13,6 +13,8 @@ struct tool_time {
     int64_t calls, total_ms;
 };
 
+struct compaction;
+
 #define RUN_REMARK_BYTES_MAX ((size_t)16 << 10)
 
 enum run_call_phase { RUN_CALL_NONE, RUN_CALL_ASKS, RUN_CALL_RUNS };
@@ -45,8 +47,9 @@ struct run {
     struct loop *loop;
     const struct run_options *options;
     struct agent *agent;
-    uint64_t sequence;          /* of the engine, that holds the context; a compaction changes it */
-    struct chat_parser *parser; /* of the present generation */
+    uint64_t sequence; /* of the engine, that holds the context; a compaction changes it */
+    struct compaction *compaction; /* null: none is under way */
+    struct chat_parser *parser;    /* of the present generation */
     struct recorder recorder;
     struct view *tool_names;
     struct tool_time *tool_times; /* [agent.tool_count] */
@@ -69,6 +72,7 @@ struct run {
     bool has_facts;
     enum finish_reason reason;
     bool is_generating;
+    bool prompt_fits; /* of the turn just recorded, or not recorded */
     int64_t first_token_ms;
     int32_t length_before; /* tokens of the sequence before the present generation */
     struct tool_result tool;
@@ -155,5 +159,14 @@ void run_engine_event(struct run *run, const struct engine_event *event);
 struct view run_stop_met(const struct run *run);
 /* Says that a generation stands still, and what the engine does. */
 void run_watch(struct run *run);
+
+/* ---- loop_compaction.c ---- */
+/* Starts what AGENT_COMPACT asks for; answered by AGENT_COMPACTED or AGENT_COMPACT_FAILED. */
+void run_compact(struct run *run, const struct agent_effect *effect);
+void run_compact_cancel(struct run *run);
+/* Takes an event of one of its sequences; false: it is of another. */
+bool run_compaction_event(struct run *run, const struct engine_event *event);
+/* Whether it waits for the engine. */
+bool run_compaction_is_generating(const struct run *run);
 
 #endif

@@ -33,8 +33,9 @@ static result step_record_turn(struct run *run, struct error *error) {
         .unrun_from = run->step.unrun_from,
         .unrun_count = run->step.unrun_count,
         .options = options,
+        .tokens_max = run->step.append_max,
     };
-    return recorder_turn_start(&run->recorder, &turn, &run->prompt_ids, error);
+    return recorder_turn_start(&run->recorder, &turn, &run->prompt_ids, &run->prompt_fits, error);
 }
 
 static result step_record_output(struct run *run, struct error *error) {
@@ -142,7 +143,9 @@ static void step_done(uv_work_t *work, int status) {
         run_show_cache_trouble(run);
     }
     struct agent_event event = {.type = AGENT_RECORDED};
-    if (type == AGENT_RECORD_TURN) {
+    if (type == AGENT_RECORD_TURN && !run->prompt_fits) {
+        event.type = AGENT_DOES_NOT_FIT;
+    } else if (type == AGENT_RECORD_TURN) {
         run_show_person(run);
         event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
     }

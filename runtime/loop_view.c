@@ -14,6 +14,8 @@ void run_status_update(struct run *run) {
         status->time_left_ms = deadline > now ? deadline - now : 0;
     }
     status->turn = agent_turns(run->agent);
+    int32_t left = agent_context_due_at(run->agent) - status->context_tokens;
+    status->context_left = left > 0 ? left : 0;
     status->turns_max = agent_turns_max(run->agent);
     status->tokens_max = run->options->agent.tokens_max;
     status->effort = agent_chat_options(run->agent).effort;

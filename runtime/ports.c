@@ -78,6 +78,27 @@ static result port_tool_call(
     return tool_call(context, name, arguments, out, error);
 }
 
+struct file_list {
+    void (*file)(void *context, struct view path);
+    void *context;
+};
+
+static void file_came(void *context, const struct tool_file_read *file) {
+    const struct file_list *list = context;
+    list->file(list->context, view_of_text(file->path));
+}
+
+static void port_tool_files(
+    void *context, void (*file)(void *file_context, struct view path), void *file_context
+) {
+    struct file_list list = {file, file_context};
+    tool_context_ledger(context, file_came, &list);
+}
+
+static bool port_tool_has_output(void *context, struct view locator) {
+    return tool_context_has_output(context, locator);
+}
+
 static void port_tool_cancel(void *context) {
     tool_cancel(context);
 }
@@ -103,5 +124,7 @@ struct tool_ports tool_ports_of(struct tool_context *context) {
         .cancel = port_tool_cancel,
         .renew = port_tool_renew,
         .subject = port_tool_subject,
+        .files = port_tool_files,
+        .has_output = port_tool_has_output,
     };
 }

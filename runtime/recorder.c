@@ -137,6 +137,7 @@ result recorder_turn_start(
     struct recorder *recorder,
     const struct recorder_turn *turn,
     struct token_list *ids,
+    bool *fits,
     struct error *error
 ) {
     const struct chat_request request = {
@@ -153,6 +154,10 @@ result recorder_turn_start(
         TRY_NOTE(
             error, chat_encode(ids, turn->encoder, &request, error), "while encoding the prompt"
         );
+    }
+    *fits = ids->count <= (size_t)turn->tokens_max;
+    if (!*fits) {
+        return OK;
     }
     TRY(session_batch_begin(recorder->store, error));
     TRY(batch_end(recorder, append_turn(recorder, turn, ids, error), error));

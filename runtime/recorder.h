@@ -53,13 +53,15 @@ struct recorder_turn {
     /* Messages [unrun_from, unrun_from + unrun_count) answer calls that never ran. */
     size_t unrun_from, unrun_count;
     struct chat_options options;
+    int32_t tokens_max; /* of more, nothing is recorded */
 };
 /* Encodes the messages that are new and records the turn with them; *ids receives what is to be
- * appended to the sequence. */
+ * appended to the sequence, *fits whether it is no more than tokens_max. */
 MUST_CHECK result recorder_turn_start(
     struct recorder *recorder,
     const struct recorder_turn *turn,
     struct token_list *ids,
+    bool *fits,
     struct error *error
 );
 /* What a generation wrote, and what it depended on: one append, so that neither is lost without the

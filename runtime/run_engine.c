@@ -5,7 +5,9 @@
 #include "host.h"
 #include <inttypes.h>
 
-#define CLOCK_JUMP_MS 60000 /* less is a clock that is set right */
+#define RUN_SEQUENCES_MAX 3
+#define RUN_WINDOWS_MAX   2
+#define CLOCK_JUMP_MS     60000 /* less is a clock that is set right */
 
 /* The engine of a test; null: the real one. Set before there are threads. */
 static const struct run_engine *other_engine;
@@ -46,13 +48,34 @@ static result say_why_cpu(
     return OK;
 }
 
+/* Beside the run's sequence there is a fork that writes a summary, then one with the new context. All
+ * hold one context of blocks together: while the new one is read, the old one, which does not run,
+ * lends it the blocks that are missing, and finds what it held in the cache if it comes back. */
+static result plan_sequences(
+    const struct engine_options *asked,
+    struct engine_options *out,
+    struct engine_plan *plan,
+    struct error *error
+) {
+    struct engine_options options = *asked;
+    TRY(engine_plan_make(&options, plan, error));
+    options.sequences_max = RUN_SEQUENCES_MAX;
+    options.windows_max = RUN_WINDOWS_MAX;
+    options.kv_tokens_max = plan->context_max;
+    TRY(engine_plan_make(&options, plan, error));
+    *out = options;
+    return OK;
+}
+
 static result open_real(
     const struct run_engine_request *request, struct run_engine_parts *out, struct error *error
 ) {
-    const struct engine_options *options = &request->engine;
+    const struct engine_options *asked = &request->engine;
+    struct engine_options all;
+    const struct engine_options *options = &all;
     struct engine_plan plan;
-    result planned = engine_plan_make(options, &plan, error);
-    out->is_context_wrong = planned.code == RESULT_INVALID_INPUT && context_is_wrong(*options);
+    result planned = plan_sequences(asked, &all, &plan, error);
+    out->is_context_wrong = planned.code == RESULT_INVALID_INPUT && context_is_wrong(*asked);
     TRY(planned);
     TRY(say_plan(request, &plan, error));
     if (request->wants_draft_stages && !plan.has_draft_stages) {

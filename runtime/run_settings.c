@@ -1,6 +1,7 @@
 /* See run_settings.h. */
 #include "run_settings.h"
 
+#include "agent_history.h"
 #include "paths.h"
 #include "tools/tool.h"
 #include <unistd.h>
@@ -65,6 +66,7 @@ int settings_numbers(struct run_settings *settings) {
     const char *effort = cli_value(arguments, "effort");
     const char *window = cli_value(arguments, "window");
     const char *tools = cli_value(arguments, "tools");
+    settings->compact_at_percent = AGENT_HISTORY_AT_PERCENT;
     settings->temperature = -1.0;
     settings->top_p = -1.0;
     settings->tools = TOOL_SET_DEFAULT;
@@ -76,6 +78,8 @@ int settings_numbers(struct run_settings *settings) {
         !cli_i64(arguments, "max-tokens", 1, INT64_MAX, &settings->tokens_max) ||
         !cli_i64(arguments, "max-turn-tokens", 1, INT32_MAX, &settings->turn_tokens_max) ||
         !cli_i64(arguments, "max-turns", 1, 1000000, &settings->turns_max) ||
+        !cli_i64(arguments, "compact-at", 0, 100, &settings->compact_at_percent) ||
+        !cli_i64(arguments, "keep-turns", 1, 1000, &settings->compact_keep_turns) ||
         !cli_i64(arguments, "max-calls", 1, INT64_MAX, &settings->calls_max) ||
         !cli_i64(arguments, "context", 1, INT32_MAX, &settings->context_max) ||
         !cli_i64(arguments, "threads", 1, 256, &settings->threads) || !settings_cache(settings)) {

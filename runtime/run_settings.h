@@ -30,6 +30,7 @@ struct run_settings {
     uint64_t declared_tools; /* to the model */
     int32_t effort;
     int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads, calls_max;
+    int64_t compact_at_percent, compact_keep_turns;
     bool has_seed;
     uint64_t seed;
     double temperature, top_p; /* negative: the model's default */

@@ -1,5 +1,6 @@
 hearth_test(test_agent SOURCES test_agent.c failing_memory.c LIBRARIES runtime)
 target_link_options(test_agent PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+hearth_test(test_agent_compaction SOURCES test_agent_compaction.c LIBRARIES runtime)
 hearth_test(test_agent_history SOURCES test_agent_history.c LIBRARIES runtime)
 hearth_test(test_agent_guards SOURCES test_agent_guards.c LIBRARIES runtime)
 hearth_test(test_generation_settings SOURCES test_generation_settings.c LIBRARIES runtime)

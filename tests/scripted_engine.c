@@ -308,7 +308,10 @@ static void log_context(struct scripted_engine *engine, const struct scripted_se
 }
 
 static void generate_one(struct scripted_engine *engine, struct scripted_sequence *sequence) {
-    const struct scripted_turn *turn = take_turn(engine, sequence->is_fork);
+    /* A request for no tokens evaluates a prompt and plays nothing. */
+    const struct scripted_turn *turn = sequence->tokens_max == 0
+                                           ? &engine->turns[engine->turn_count]
+                                           : take_turn(engine, sequence->is_fork);
     int32_t prompt = (int32_t)sequence->ids.count;
     int32_t added = prompt - sequence->prompt_from;
     struct engine_event event = {.type = ENGINE_PROGRESS, .sequence = sequence->id};

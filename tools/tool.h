@@ -186,6 +186,9 @@ void tool_context_ledger(
     const struct tool_context *context, tool_context_ledger_entry *entry, void *entry_context
 );
 
+/* Whether "output:N" can be read now. Thread: that of tool_call. */
+bool tool_context_has_output(const struct tool_context *context, struct view locator);
+
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
  * One call at a time per context. Thread: a worker that outlives the call (see sandbox.h); blocks
  * for as long as the tool takes, at most the time limit and the sandbox's kill grace. Expected

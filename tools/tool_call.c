@@ -207,6 +207,14 @@ void tool_context_ledger(
     }
 }
 
+bool tool_context_has_output(const struct tool_context *context, struct view locator) {
+    struct view prefix = view_of_text(TOOL_OUTPUT_PREFIX);
+    uint64_t call = 0;
+    return view_starts_with(locator, prefix) &&
+           parse_u64(view_slice(locator, prefix.length, SIZE_MAX), &call) &&
+           tool_outputs_find(&context->outputs, call) != NULL;
+}
+
 /* ------------------------------------------------------------------------- calls ---- */
 
 void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max) {
