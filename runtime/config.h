@@ -19,6 +19,8 @@
 #define CONFIG_ITEMS_MAX       256  /* of one list */
 #define CONFIG_NOTES_MAX       64
 #define CONFIG_PROJECT_FILE    ".hearth/config.json"
+#define CONFIG_PROJECT_HOOKS   ".hearth" /* where hooks of a project lie, in the workspace */
+#define CONFIG_USER_HOOKS      "hooks"   /* and the user's, beside the file */
 #define CONFIG_HOOK_MS_DEFAULT 10000
 #define CONFIG_HOOK_MS_MAX     600000
 #define CONFIG_MCP_MS_DEFAULT  60000
@@ -121,7 +123,7 @@ struct config {
     const char *tools_dialect;    /* null: the model's */
     enum permission_policy policy;
     struct config_rules rules;
-    struct config_list network_allow; /* host, host:port, *.suffix */
+    struct config_list network_allow; /* entries of network_rules_create */
     struct config_servers mcp;
     struct config_hooks hooks_before_tool, hooks_after_tool, hooks_stop;
     int64_t instructions_max_bytes;                      /* 0: none are read */

@@ -130,7 +130,7 @@ typedef result config_take_list(
     struct error *error
 );
 config_take_list config_take_rules, config_take_servers, config_take_hooks;
-/* Whether `entry` of a project's network.allow is no wider than one of the user's. */
+/* Whether `entry` of a project's network.allow is no wider than one of the user's (network_rules.h). */
 bool config_host_is_covered(const char *entry, const struct config_list *allowed);
 MUST_CHECK result config_check_host(
     const struct config_layer *layer,

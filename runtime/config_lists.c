@@ -1,10 +1,12 @@
 /* Rules, servers, hooks and hosts of a configuration. */
 #include "config_internal.h"
+#include "network_rules.h"
 
-#define SERVERS_MAX     32
-#define HOOKS_MAX       32
-#define NAME_BYTES_MAX  48
-#define PORT_DIGITS_MAX 5
+#include <strings.h>
+
+#define SERVERS_MAX    32
+#define HOOKS_MAX      32
+#define NAME_BYTES_MAX 48
 
 static result take_items(
     const struct config_layer *layer,
@@ -226,15 +228,15 @@ result config_take_servers(
 
 /* ---- hooks ---------------------------------------------------------------------------------- */
 
-/* Below the folder of the file, or among the system's programs, which the sandbox shows anyway. */
+/* Among the system's programs, which the sandbox shows anyway, or where it shows no more than hooks:
+ * below .hearth of a project, which commands cannot write, below hooks/ beside the user's file. */
 static bool is_hook_place(const struct config_layer *layer, const char *path) {
-    static const char *const places[] = {"/usr", "/bin"};
-    for (size_t i = 0; i < COUNT_OF(places); i++) {
-        if (config_is_below(path, places[i])) {
-            return true;
-        }
-    }
-    return config_is_below(path, layer->directory);
+    const char *folder =
+        layer->source == CONFIG_BY_PROJECT ? CONFIG_PROJECT_HOOKS : CONFIG_USER_HOOKS;
+    size_t length = strlen(layer->directory);
+    bool is_below = config_is_below(path, layer->directory) && path[length] == '/';
+    return config_is_below(path, "/usr") || config_is_below(path, "/bin") ||
+           (is_below && config_is_below(path + length + 1, folder));
 }
 
 static result take_hook_command(
@@ -276,9 +278,10 @@ static result take_hook_command(
             program,
             key,
             error,
-            "names '%.120s', which is neither below %.120s nor a program of the system",
+            "names '%.120s', which is neither below %.120s/%s nor a program of the system",
             out->command,
-            layer->directory
+            layer->directory,
+            layer->source == CONFIG_BY_PROJECT ? CONFIG_PROJECT_HOOKS : CONFIG_USER_HOOKS
         );
     }
     return OK;
@@ -340,57 +343,6 @@ result config_take_hooks(
 
 /* ---- hosts ---------------------------------------------------------------------------------- */
 
-/* Host and port of an entry; an empty port is any. False: it is none. [v6]:port has brackets. */
-static bool split_host(struct view entry, struct view *host, struct view *port) {
-    size_t colon = SIZE_MAX;
-    bool is_bracketed = entry.length > 0 && entry.data[0] == '[';
-    *port = view_of(NULL, 0);
-    *host = entry;
-    if (is_bracketed) {
-        size_t end = view_find(entry, view_of_text("]"), 0);
-        if (end == SIZE_MAX || end < 3) {
-            return false;
-        }
-        *host = view_slice(entry, 0, end + 1);
-        if (end + 1 == entry.length) {
-            return true;
-        }
-        colon = end + 1;
-        if (entry.data[colon] != ':') {
-            return false;
-        }
-    } else {
-        colon = view_find(entry, view_of_text(":"), 0);
-        if (colon == SIZE_MAX) {
-            return entry.length > 0;
-        }
-        *host = view_slice(entry, 0, colon);
-    }
-    uint64_t number = 0;
-    *port = view_slice(entry, colon + 1, entry.length);
-    return host->length > 0 && port->length <= PORT_DIGITS_MAX && parse_u64(*port, &number) &&
-           number >= 1 && number <= 65535;
-}
-
-static bool is_host(struct view host) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-.";
-    static const char v6_letters[] = "0123456789abcdef:.[]";
-    bool is_bracketed = host.data[0] == '[';
-    struct view rest = host;
-    if (view_starts_with(host, view_of_text("*."))) {
-        rest = view_slice(host, 2, host.length);
-    }
-    for (size_t i = 0; i < rest.length; i++) {
-        if (rest.data[i] == '\0' ||
-            strchr(is_bracketed ? v6_letters : letters, rest.data[i]) == NULL ||
-            (!is_bracketed && rest.data[i] == '.' &&
-             (i == 0 || i + 1 == rest.length || rest.data[i - 1] == '.'))) {
-            return false;
-        }
-    }
-    return rest.length > 0 && rest.length <= 253;
-}
-
 result config_check_host(
     const struct config_layer *layer,
     struct json_value at,
@@ -398,38 +350,52 @@ result config_check_host(
     const char *host,
     struct error *error
 ) {
-    struct view name;
-    struct view port;
-    if (!split_host(view_of_text(host), &name, &port) || !is_host(name)) {
-        return config_wrong(
-            layer,
-            at,
-            key,
-            error,
-            "wants host, host:port or *.suffix in small letters, without a scheme, not '%.80s'",
-            host
-        );
+    CLEANUP(network_rules_cleanup) struct network_rules *rules = NULL;
+    struct error why = {0};
+    result made = network_rules_create(&rules, &host, 1, &why);
+    if (made.code == RESULT_MEMORY) {
+        FAIL(error, MEMORY, "no memory for the configuration");
     }
-    return OK;
+    return is_ok(made) ? OK : config_wrong(layer, at, key, error, "is wrong: %s", why.message);
+}
+
+/* Host and port of an entry that network_rules_create accepts; an empty port stands for 80 and 443. */
+static void split_host(struct view entry, struct view *host, struct view *port) {
+    size_t colon = entry.length;
+    while (colon > 0 && entry.data[colon - 1] != ':' && entry.data[colon - 1] != ']') {
+        colon--;
+    }
+    bool has_port = colon > 0 && entry.data[colon - 1] == ':';
+    *host = view_slice(entry, 0, has_port ? colon - 1 : entry.length);
+    *port = view_slice(entry, has_port ? colon : entry.length, entry.length);
+}
+
+static bool is_same_port(struct view narrow, struct view wide) {
+    uint64_t a = 0;
+    uint64_t b = 0;
+    if (wide.length == 0) {
+        return narrow.length == 0 || (parse_u64(narrow, &a) && (a == 80 || a == 443));
+    }
+    return parse_u64(narrow, &a) && parse_u64(wide, &b) && a == b;
 }
 
 bool config_host_is_covered(const char *entry, const struct config_list *allowed) {
     struct view host;
     struct view port;
-    if (!split_host(view_of_text(entry), &host, &port)) {
-        return false;
-    }
+    split_host(view_of_text(entry), &host, &port);
     for (size_t i = 0; i < allowed->count; i++) {
-        struct view wide_host;
+        struct view wide;
         struct view wide_port;
-        if (!split_host(view_of_text(allowed->items[i]), &wide_host, &wide_port)) {
-            continue;
-        }
-        bool is_suffix = view_starts_with(wide_host, view_of_text("*."));
-        bool host_fits = view_equals(host, wide_host) ||
-                         (is_suffix && host.length >= wide_host.length &&
-                          view_ends_with(host, view_slice(wide_host, 1, wide_host.length)));
-        if (host_fits && (wide_port.length == 0 || view_equals(port, wide_port))) {
+        split_host(view_of_text(allowed->items[i]), &wide, &wide_port);
+        bool is_suffix = view_starts_with(wide, view_of_text("*."));
+        struct view end = is_suffix ? view_slice(wide, 1, wide.length) : wide;
+        bool is_long = is_suffix ? host.length > end.length : host.length == end.length;
+        bool host_fits = is_long && strncasecmp(
+                                        (const char *)host.data + host.length - end.length,
+                                        (const char *)end.data,
+                                        end.length
+                                    ) == 0;
+        if (host_fits && is_same_port(port, wide_port)) {
             return true;
         }
     }

@@ -25,9 +25,11 @@ struct beneath {
     int fd;
 };
 
-/* Changing these would let a later, unconfined program act for the command (git hooks, editors). */
+/* Changing these would let a later, unconfined program act for the command (git hooks, editors), or
+ * change what a later run may do (.hearth). */
 static const char *const protected_names[] = {
     ".git",
+    ".hearth",
     ".vscode",
     ".idea",
     ".husky",

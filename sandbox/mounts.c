@@ -425,8 +425,18 @@ static result add_protected(struct mounts *mounts, const char *path, struct erro
     return add_item(mounts, fd, false, error, LAUNCH_WORKSPACE "%s", clean);
 }
 
+/* Whether whom commands run as could change a path where it is not mounted read-only. Of what is the
+ * caller's own, others must not be able to: a group that is the caller's alone is none. */
+static bool is_changeable(const struct stat *about, bool may_be_own) {
+    bool is_own = geteuid() != 0 && about->st_uid == geteuid();
+    bool is_own_group = may_be_own && about->st_gid == getegid();
+    return (about->st_mode & S_IWOTH) != 0 || ((about->st_mode & S_IWGRP) != 0 && !is_own_group) ||
+           (is_own && !may_be_own);
+}
+
 /* A toolchain outside /usr. What the sandboxed user could change, it could also poison. */
-static result add_read_only(struct mounts *mounts, const char *path, struct error *error) {
+static result
+add_read_only(struct mounts *mounts, const char *path, bool may_be_own, struct error *error) {
     static const char *const never[] = {
         "/proc", "/sys", "/dev", "/run", "/tmp", "/var/run", "/etc"};
     char resolved[SANDBOX_PATH_BYTES];
@@ -454,9 +464,7 @@ static result add_read_only(struct mounts *mounts, const char *path, struct erro
             error, INVALID_INPUT, number, "read-only path '%.200s': %s", path, strerror(number)
         );
     }
-    bool is_writable =
-        (about.st_mode & (S_IWGRP | S_IWOTH)) != 0 || (geteuid() != 0 && about.st_uid == geteuid());
-    if (is_writable) {
+    if (is_changeable(&about, may_be_own)) {
         close(fd);
         FAIL(
             error,
@@ -499,7 +507,7 @@ static result open_all(
     TRY(open_workspace(mounts->workspace, mounts, error));
     TRY(hold_acquire(holds, mounts, policy, open_below, error));
     for (size_t i = 0; i < policy->read_only_count; i++) {
-        TRY(add_read_only(mounts, policy->read_only[i], error));
+        TRY(add_read_only(mounts, policy->read_only[i], policy->read_only_is_own, error));
     }
     return OK;
 }

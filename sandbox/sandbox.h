@@ -90,6 +90,7 @@ struct sandbox_policy {
     const char *const
         *read_only; /* further absolute host paths, seen read-only at the same place */
     size_t read_only_count;
+    bool read_only_is_own; /* these may belong to the caller, such as a person's hooks and skills */
     /* Null: no network. Otherwise the unix socket (SOCK_SEQPACKET) of whoever decides where the
      * command may connect to, usually proxy_socket of runtime/proxy.h. The call connects to it
      * once; each connection that the command then makes to SANDBOX_PROXY_URL, the one address that

@@ -12,6 +12,8 @@ static const char *const names[] = {
     ".gitmodules",
     ".gitattributes",
     ".envrc",
+    ".hearth",
+    ".hearth/config.json",
     ".vscode/tasks.json",
     ".vscode",
     ".idea",

@@ -1,5 +1,5 @@
 /* The configuration: layers, origins, what a project's file may do, and what is said about wrong ones. */
-#include "runtime/config.h"
+#include "runtime/config_internal.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -251,7 +251,8 @@ static void a_project_narrows_and_no_more(void **state) {
         "\"1h\"},"
         "\"network\": {\"allow\": [\"x.a.org\", \"b.org:443\"]},"
         "\"instructions\": {\"max_bytes\": 10}, \"rules\": [{\"tool\":\"x\",\"action\":\"allow\"}],"
-        "\"mcp\": {\"a\": {\"command\": [\"a\"]}}, \"hooks\": {\"stop\": [{\"command\": \"s\"}]},"
+        "\"mcp\": {\"a\": {\"command\": [\"a\"]}}, \"hooks\": {\"stop\": [{\"command\": "
+        "\".hearth/s\"}]},"
         "\"model\": \"m\", \"instructions.files\": [\"X.md\"]}";
     CLEANUP(config_cleanup) struct config *config = loaded(user, project);
     value_is(config, CONFIG_POLICY, "\"ask\"");
@@ -283,6 +284,28 @@ static void a_project_narrows_and_no_more(void **state) {
     value_is(other, CONFIG_POLICY, "\"read-only\"");
 }
 
+static void hosts_of_a_project_lie_within_the_users(void **state) {
+    (void)state;
+    static const char *const allowed[] = {"a.org", "b.org:8080", "*.c.org", "[::1]:99", "1.2.3.4"};
+    static const struct {
+        const char *entry;
+        bool is_covered;
+    } rows[] = {
+        {"a.org", true},       {"A.org", true},       {"a.org:443", true},   {"a.org:80", true},
+        {"a.org:8080", false}, {"x.a.org", false},    {"b.org", false},      {"b.org:8080", true},
+        {"b.org:80", false},   {"x.c.org", true},     {"*.c.org", true},     {"*.x.c.org", true},
+        {"c.org", false},      {"xc.org", false},     {"x.c.org:22", false}, {"[::1]:99", true},
+        {"[::1]", false},      {"[::1]:09", false},   {"1.2.3.4", true},     {"1.2.3.4:80", true},
+        {"*.org", false},      {"a.org.evil", false},
+    };
+    const struct config_list list = {allowed, COUNT_OF(allowed)};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (config_host_is_covered(rows[i].entry, &list) != rows[i].is_covered) {
+            fail_msg("%s", rows[i].entry);
+        }
+    }
+}
+
 static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
     (void)state;
     static const char project[] =
@@ -295,7 +318,7 @@ static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
         user,
         sizeof user,
         "{\"trust\": [\"/nowhere\", \"%s/./ws/\"], \"mcp\": {\"a\": {\"command\": [\"good\"]}},"
-        "\"hooks\": {\"stop\": [{\"command\": \"mine\"}]}}",
+        "\"hooks\": {\"stop\": [{\"command\": \"hooks/mine\"}]}}",
         base
     );
     CLEANUP(config_cleanup) struct config *config = loaded(user, project);
@@ -304,7 +327,7 @@ static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
     assert_string_equal(config->mcp.items[0].command.items[0], "good");
     assert_string_equal(config->mcp.items[1].name, "b");
     assert_int_equal(config->hooks_stop.count, 2);
-    assert_non_null(strstr(config->hooks_stop.items[0].command, "/user/hearth/mine"));
+    assert_non_null(strstr(config->hooks_stop.items[0].command, "/user/hearth/hooks/mine"));
     assert_non_null(strstr(config->hooks_stop.items[1].command, "/ws/.hearth/stop"));
     assert_true(config->rules.items[0].is_trusted);
     assert_non_null(strstr(config->model, "/ws/m"));
@@ -354,12 +377,14 @@ static void wrong_files_are_errors_that_name_place_key_and_reason(void **state) 
         {"{\"rules\": [{\"pattern\": \"a\\\\\", \"action\": \"deny\"}]}",
          false,
          {"backslash", "", ""}},
-        {"{\"network\": {\"allow\": [\"https://a.org\"]}}", false, {"scheme", "https://a.org", ""}},
+        {"{\"network\": {\"allow\": [\"https://a.org\"]}}",
+         false,
+         {"'network.allow'", "https://a.org", ""}},
         {"{\"network\": {\"allow\": [\"a.org:0\"]}}", false, {"a.org:0", "", ""}},
         {"{\"network\": {\"allow\": [\"a.org:99999\"]}}", false, {"a.org:99999", "", ""}},
         {"{\"network\": {\"allow\": [\"*\"]}}", false, {"'*'", "", ""}},
         {"{\"network\": {\"allow\": [\"a..org\"]}}", false, {"a..org", "", ""}},
-        {"{\"network\": {\"allow\": [\"A.org\"]}}", false, {"small letters", "", ""}},
+
         {"{\"mcp\": {\"a__b\": {\"command\": [\"x\"]}}}", false, {"'mcp'", "name", ""}},
         {"{\"mcp\": {\"a\": {}}}", false, {"'mcp'", "a list", ""}},
         {"{\"mcp\": {\"a\": {\"command\": []}}}", false, {"'mcp'", "without a command", ""}},
@@ -502,6 +527,7 @@ int main(void) {
         cmocka_unit_test(every_key_is_read_with_its_line),
         cmocka_unit_test(options_come_before_the_project_and_that_before_the_user),
         cmocka_unit_test(a_project_narrows_and_no_more),
+        cmocka_unit_test(hosts_of_a_project_lie_within_the_users),
         cmocka_unit_test(a_trusted_project_brings_servers_hooks_and_rules),
         cmocka_unit_test(wrong_files_are_errors_that_name_place_key_and_reason),
         cmocka_unit_test(wrong_options_are_errors_that_name_them),
