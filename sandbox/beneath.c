@@ -426,6 +426,33 @@ result beneath_remove(const struct beneath *root, const char *path, struct error
     return refused(path, number, error);
 }
 
+result
+beneath_rename(const struct beneath *root, const char *from, const char *to, struct error *error) {
+    TRY(check_changeable(from, error));
+    TRY(check_changeable(to, error));
+    CLEANUP(fd_cleanup) int from_parent = -1;
+    CLEANUP(fd_cleanup) int to_parent = -1;
+    char from_leaf[NAME_BYTES_MAX + 1];
+    char to_leaf[NAME_BYTES_MAX + 1];
+    TRY(open_parent(root, from, &from_parent, from_leaf, error));
+    TRY(open_parent(root, to, &to_parent, to_leaf, error));
+    struct stat about;
+    if (fstatat(from_parent, from_leaf, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+        return refused(from, errno, error);
+    }
+    if (!S_ISREG(about.st_mode)) {
+        FAIL(error, INVALID_INPUT, "refused: '%.300s' is not a regular file", from);
+    }
+    if (renameat2(from_parent, from_leaf, to_parent, to_leaf, RENAME_NOREPLACE) != 0) {
+        int number = errno;
+        if (number == EEXIST) {
+            FAIL_FOREIGN(error, INVALID_INPUT, number, "refused: '%.300s' exists already", to);
+        }
+        return refused(to, number, error);
+    }
+    return OK;
+}
+
 /* ---- listing -------------------------------------------------------------------------------- */
 
 static int compare_entries(const void *a, const void *b) {

@@ -66,6 +66,11 @@ beneath_mkdir(const struct beneath *root, const char *path, bool parents, struct
  * INVALID_INPUT (refused), IO. */
 MUST_CHECK result beneath_remove(const struct beneath *root, const char *path, struct error *error);
 
+/* Moves a regular file with its permission bits to a name that is free; its directory must exist.
+ * Expected errors: NOT_FOUND, INVALID_INPUT (refused, or the name is taken), IO. */
+MUST_CHECK result
+beneath_rename(const struct beneath *root, const char *from, const char *to, struct error *error);
+
 struct beneath_entry {
     const char *name; /* any bytes but NUL and '/'; may be invalid UTF-8 */
     struct beneath_info info;

@@ -42,6 +42,7 @@ struct tool_row {
 
 extern const struct tool_row tool_row_shell, tool_row_read, tool_row_list, tool_row_search,
     tool_row_image, tool_row_job_output, tool_row_job_input, tool_row_job_stop, tool_row_job_list;
+extern const struct tool_row tool_row_patch;
 extern const struct tool_descriptor tool_wide_read, tool_wide_edit;
 
 /* A tool as another dialect has it. Before it runs, its arguments are renamed to those of the

@@ -2,11 +2,8 @@
  * goes when the list is full. */
 #include "tool_ledger.h"
 
-#define PATH_BYTES_MAX ((size_t)4096) /* above what beneath.h takes */
-
-/* One spelling per file: "a//b" and "a/./b" are "a/b". */
-static void spell(const char *path, char out[PATH_BYTES_MAX]) {
-    ASSERT(strlen(path) < PATH_BYTES_MAX);
+void tool_path_spell(const char *path, char out[TOOL_SPELLED_BYTES]) {
+    ASSERT(strlen(path) < TOOL_SPELLED_BYTES);
     size_t length = 0;
     for (const char *at = path; *at != '\0';) {
         size_t part = strcspn(at, "/");
@@ -25,8 +22,8 @@ static void spell(const char *path, char out[PATH_BYTES_MAX]) {
 }
 
 static size_t find_file(const struct tool_ledger *ledger, const char *path) {
-    char spelled[PATH_BYTES_MAX];
-    spell(path, spelled);
+    char spelled[TOOL_SPELLED_BYTES];
+    tool_path_spell(path, spelled);
     for (size_t i = ledger->count; i > 0; i--) {
         if (strcmp(ledger->files[i - 1].path, spelled) == 0) {
             return i - 1;
@@ -59,8 +56,8 @@ static result note(
             FAIL(error, MEMORY, "ledger: %zu files", TOOL_LEDGER_FILES_MAX);
         }
     }
-    char spelled[PATH_BYTES_MAX];
-    spell(path, spelled);
+    char spelled[TOOL_SPELLED_BYTES];
+    tool_path_spell(path, spelled);
     file.path = strdup(spelled);
     if (file.path == NULL) {
         FAIL(error, MEMORY, "ledger: a path of %zu bytes", strlen(spelled));

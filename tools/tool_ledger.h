@@ -12,6 +12,10 @@
 #define TOOL_OUTPUTS_BYTES_MAX ((size_t)16 << 20) /* of all outputs together */
 #define TOOL_OUTPUT_PREFIX     "output:"          /* and the number of the call */
 
+/* One spelling per file: "a//b", "./a/b" and "a/b/" are "a/b". */
+#define TOOL_SPELLED_BYTES ((size_t)4096) /* above what beneath.h takes */
+void tool_path_spell(const char *path, char out[TOOL_SPELLED_BYTES]);
+
 struct tool_ledger_file {
     char *path;
     uint64_t bytes;

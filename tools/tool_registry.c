@@ -71,6 +71,7 @@ static const struct tool_row *const rows[] = {
     &tool_row_list,
     &tool_row_search,
     &tool_row_image,
+    &tool_row_patch,
     &tool_row_job_output,
     &tool_row_job_input,
     &tool_row_job_stop,
