@@ -68,7 +68,7 @@ multiply_factors(const struct score_factors<ROWS, PER_WARP> *f, float sums[ROWS]
 
 /* scores[half][head][key]: the first half of the warps takes the first half of the channels. */
 template <int M_TILES>
-__device__ void
+__device__ __forceinline__ void
 score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t keys, int32_t dim) {
     constexpr int ROWS = M_TILES < 4 ? 1 : 2; // tiles of 16 heads of one warp
     constexpr int DOWN = M_TILES / ROWS;      // warps along the heads
@@ -87,28 +87,36 @@ score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t key
     const unsigned char *query = matrix_rows(shared + head * plan->stride, plan->stride, lane);
     const unsigned char *rows = shared + keys + key * plan->stride;
     rows += (lane / 16 * 8 + lane % 8) * plan->stride + lane / 8 % 2 * 16;
-    struct score_factors<ROWS, PER_WARP> even;
-    int32_t end = (half + 1) * dim / 2;
+    query += half * dim; // two bytes a channel
+    rows += half * dim;
+    int32_t end = dim / 2;
     if constexpr (M_TILES < 4) {
-        struct score_factors<ROWS, PER_WARP> odd; // one is loaded while the other is multiplied
-        load_factors(&even, query, rows, plan->stride, half * dim / 2);
-        for (int32_t c = half * dim / 2; c < end; c += 2 * TILE) {
-            if (c + TILE < end) {
-                load_factors(&odd, query, rows, plan->stride, c + TILE);
+        constexpr int AHEAD = 2; // loads on their way while one is multiplied
+        struct score_factors<ROWS, PER_WARP> f[AHEAD + 1];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            if (i * TILE < end) {
+                load_factors(&f[i], query, rows, plan->stride, i * TILE);
             }
-            multiply_factors(&even, sums);
-            if (c + 2 * TILE < end) {
-                load_factors(&even, query, rows, plan->stride, c + 2 * TILE);
-            }
-            if (c + TILE < end) {
-                multiply_factors(&odd, sums);
+        }
+#pragma unroll
+        for (int i = 0; i < CUDA_HEAD_DIM_MAX / 2 / TILE; i++) {
+            int32_t c = i * TILE;
+            if (c < end) {
+                if (c + AHEAD * TILE < end) {
+                    load_factors(
+                        &f[(i + AHEAD) % (AHEAD + 1)], query, rows, plan->stride, c + AHEAD * TILE
+                    );
+                }
+                multiply_factors(&f[i % (AHEAD + 1)], sums);
             }
         }
     } else { // registers are short, and other warps multiply meanwhile
+        struct score_factors<ROWS, PER_WARP> f;
 #pragma unroll 1
-        for (int32_t c = half * dim / 2; c < end; c += TILE) {
-            load_factors(&even, query, rows, plan->stride, c);
-            multiply_factors(&even, sums);
+        for (int32_t c = 0; c < end; c += TILE) {
+            load_factors(&f, query, rows, plan->stride, c);
+            multiply_factors(&f, sums);
         }
     }
     float *scores = (float *)(shared + plan->scores) + half * (M_TILES * TILE * SCORE_STRIDE);
@@ -136,7 +144,7 @@ template <int M_TILES> __device__ constexpr int lanes_of_head(void) {
 
 /* Scores of `count` keys to bf16 probabilities, and the factor for what was summed before. */
 template <int M_TILES>
-__device__ void weigh_keys(
+__device__ __forceinline__ void weigh_keys(
     const struct attention_plan *plan,
     unsigned char *shared,
     float scale,
@@ -253,13 +261,13 @@ __device__ __forceinline__ void add_values(
 #pragma unroll
         for (int j = 0; j < WARP_PAIRS; j++) {
             int32_t c = TILE * (warp + j * WARPS);
-            if (c < dim) {
+            if (dim == CUDA_HEAD_DIM_MAX || c < dim) {
                 load_matrices_transposed(b[j], values + k * plan->stride + 2 * c);
             }
         }
 #pragma unroll
         for (int j = 0; j < WARP_PAIRS; j++) {
-            if (TILE * (warp + j * WARPS) < dim) {
+            if (dim == CUDA_HEAD_DIM_MAX || TILE * (warp + j * WARPS) < dim) {
 #pragma unroll
                 for (int m = 0; m < M_TILES; m++) {
                     mma_bf16(sums->v[m][j][0], a[m], b[j]);
@@ -272,7 +280,7 @@ __device__ __forceinline__ void add_values(
 
 /* Sums times factors to bf16, by way of shared memory (where keys were) so that rows go out whole. */
 template <int M_TILES>
-__device__ void store_heads(
+__device__ __forceinline__ void store_heads(
     const struct attention_op *op,
     const struct attention_plan *plan,
     unsigned char *shared,
@@ -308,7 +316,7 @@ __device__ void store_heads(
 
 /* Heads behind the last one are zeros. */
 template <int M_TILES>
-__device__ void fetch_query(
+__device__ __forceinline__ void fetch_query(
     const struct attention_op *op,
     const struct attention_plan *plan,
     unsigned char *shared,
@@ -326,7 +334,8 @@ __device__ void fetch_query(
 
 /* What this thread fetched has come. */
 template <int M_TILES>
-__device__ void order_query(const struct attention_plan *plan, unsigned char *shared, int32_t dim) {
+__device__ __forceinline__ void
+order_query(const struct attention_plan *plan, unsigned char *shared, int32_t dim) {
     int32_t units = dim / 8;
     for (int32_t i = thread_index(); i < M_TILES * TILE * units; i += THREADS) {
         uint4 *at = (uint4 *)(shared + i / units * plan->stride + i % units * 16);
@@ -334,10 +343,15 @@ __device__ void order_query(const struct attention_plan *plan, unsigned char *sh
     }
 }
 
-template <int M_TILES>
+/* DIM: the width of a head where it is known, else 0. */
+template <int M_TILES, int DIM>
 __global__ void __launch_bounds__(THREADS)
     attention_kernel(struct mark mark, struct attention_op op, struct attention_plan plan) {
     MARK(mark);
+    if constexpr (DIM != 0) { // addresses are constants then
+        op.dim = DIM;
+        plan.stride = 2 * DIM + 16;
+    }
     DYNAMIC_SHARED(shared);
     int32_t groups = (op.heads + M_TILES * TILE - 1) / (M_TILES * TILE);
     int32_t row = (int32_t)blockIdx.x / groups;
@@ -474,9 +488,12 @@ void cuda_attention(struct backend *backend, const struct attention_op *op) {
     }
     int32_t groups = (op->heads + tiles * TILE - 1) / (tiles * TILE);
     dim3 grid((unsigned)(op->segments.rows * groups));
-    auto kernel = tiles == 1   ? attention_kernel<1>
-                  : tiles == 2 ? attention_kernel<2>
-                               : attention_kernel<4>;
+    constexpr int WIDEST = CUDA_HEAD_DIM_MAX;
+    bool is_widest = op->dim == WIDEST;
+    auto kernel = tiles == 1   ? is_widest ? attention_kernel<1, WIDEST> : attention_kernel<1, 0>
+                    : tiles == 2 ? is_widest ? attention_kernel<2, WIDEST> : attention_kernel<2, 0>
+                    : is_widest ? attention_kernel<4, WIDEST>
+                               : attention_kernel<4, 0>;
     CUDA_ALLOW_SHARED(cuda, CUDA_OP_ATTENTION, kernel, plan.bytes);
     CUDA_LAUNCH(cuda, CUDA_OP_ATTENTION, kernel, grid, THREADS, plan.bytes, *op, plan);
 }

@@ -52,7 +52,7 @@ __device__ __forceinline__ int32_t thread_index(void) {
 }
 
 /* Exactly one segment holds the row; a thread each looks at some, which takes one round trip. */
-__device__ int32_t
+__device__ __forceinline__ int32_t
 find_segment(const struct row_segments *segments, int32_t row, volatile int32_t *found) {
     if (thread_index() == 0) {
         *found = -1;
@@ -68,7 +68,7 @@ find_segment(const struct row_segments *segments, int32_t row, volatile int32_t 
     return *found;
 }
 
-__device__ struct key_list
+__device__ __forceinline__ struct key_list
 keys_of(const struct attention_op *op, const struct attention_plan *plan, int32_t row, int32_t s) {
     const struct row_segment *segment = &op->segments.device[s];
     const struct row_segment *fresh = &op->fresh_segments.device[s];
@@ -90,7 +90,7 @@ keys_of(const struct attention_op *op, const struct attention_plan *plan, int32_
     return list;
 }
 
-__device__ const uint8_t *record_of(
+__device__ __forceinline__ const uint8_t *record_of(
     const struct attention_op *op,
     const struct attention_plan *plan,
     const struct key_list *list,
@@ -131,7 +131,7 @@ __device__ __forceinline__ void fill_table(
 }
 
 /* Starts the copy of the records of keys [at, at + 64). */
-__device__ void fetch_records(
+__device__ __forceinline__ void fetch_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
     unsigned char *shared,
@@ -328,7 +328,7 @@ decode_alike(const struct attention_plan *plan, const unsigned char *records, un
 }
 
 /* Keys [at, at + 64), which were fetched, to bf16 rows at `keys`; zeros behind the last one. */
-__device__ void
+__device__ __forceinline__ void
 decode_staged(const struct attention_plan *plan, unsigned char *shared, int32_t keys, int32_t at) {
     const struct key_list *list = (const struct key_list *)(shared + plan->list);
     int32_t lane = thread_index() % WARP;
@@ -358,7 +358,7 @@ decode_staged(const struct attention_plan *plan, unsigned char *shared, int32_t 
 
 /* Keys [at, at + 64) from where they are; zeros behind the last one (codes and scale 0 of an entry).
  */
-__device__ void decode_records(
+__device__ __forceinline__ void decode_records(
     const struct attention_op *op,
     const struct attention_plan *plan,
     unsigned char *shared,

@@ -117,10 +117,16 @@ __device__ __forceinline__ uint32_t pick_bytes(uint32_t low, uint32_t high, uint
     return __byte_perm(low, high, selector);
 }
 
-/* The segment that holds `row`, or -1; segments are device memory. For few segments a walk is
- * cheapest, all lanes read the same words. */
+/* The segment that holds `row`, or -1; segments are device memory. Of one row each, as when sequences
+ * decode, it is found at once: looking for it takes a round trip to memory for each step. */
 __device__ __forceinline__ int32_t
 segment_of(const struct row_segment *segments, int32_t count, int32_t row) {
+    if (row < count) {
+        const struct row_segment guess = segments[row];
+        if (row >= guess.row && row < guess.row + guess.count) {
+            return row;
+        }
+    }
     int32_t low = 0;
     int32_t high = count; // the last segment with row <= `row`, if any, is before `high`
     while (low < high) {

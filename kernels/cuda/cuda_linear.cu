@@ -5,10 +5,11 @@
  *           registers; the slices of a tile are warps of one block
  *   middle  more rows: a block per (128 outputs, 64 rows) decodes the rows once into shared memory for
  *           four warps, each of which has 32 outputs, whose codes it decodes in registers. A block
- *           per slice where there are few tiles: sums go to scratch and a second kernel adds them.
+ *           per slice where there are few tiles: sums go to scratch and a second kernel adds them;
+ *           so few that a warp waits for its own products: 16 outputs a warp, or 64 a block.
  *           Else the block walks the slices, with the totals in shared memory
  *   tiled   a block per tile of 128 outputs x 64 or 128 rows, both operands decoded into shared memory,
- *           for what middle does not take: FP4, bf16, `out` no multiple of four
+ *           for what middle does not take: FP4, bf16 of more than 64 rows, `out` no multiple of four
  * F32 weights are rare and small: one warp per output, lanes fold in a fixed tree.
  */
 #include "cuda_product.cuh"
@@ -19,17 +20,9 @@
 #define FEW_WARPS    16 /* at most; a block has 8 unless a tile alone has more slices */
 #define FEW_STAGES(X, NT)                                                                          \
     ((NT) == 4 ? ((X) == DTYPE_BF16 ? 1 : 2) : ((X) == DTYPE_BF16 ? 2 : 5 - (NT)))
-#define MIDDLE_ROWS    64 /* at most */
-#define MIDDLE_WARPS   4
-#define MIDDLE_OUTPUTS (32 * MIDDLE_WARPS) /* of a block */
-#define MIDDLE_BUFFER  (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
-#define MIDDLE_STAGE   (MIDDLE_OUTPUTS * PRODUCT_CHUNK) /* bytes of codes */
-/* Walking takes room for totals: three blocks still fit a multiprocessor. */
-#define MIDDLE_STAGES(WALKS) ((WALKS) ? 3 : 4)
-#define MIDDLE_TOTALS        (MIDDLE_OUTPUTS * MIDDLE_ROWS * 4)
-#define MIDDLE_BYTES(WALKS)                                                                        \
-    (2 * MIDDLE_BUFFER + MIDDLE_STAGES(WALKS) * MIDDLE_STAGE + ((WALKS) ? MIDDLE_TOTALS : 0))
-#define SPLIT_BYTES ((size_t)48 << 20)
+#define MIDDLE_ROWS   64 /* at most */
+#define MIDDLE_BUFFER (MIDDLE_ROWS * PRODUCT_CHUNK * 2)
+#define SPLIT_BYTES   ((size_t)48 << 20)
 
 /* What a kernel needs of the op. */
 struct linear_job {
@@ -130,29 +123,58 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
     }
 }
 
-/* Four adjacent outputs of a row; `column` is a multiple of four. */
-__device__ __forceinline__ void linear_store_four(
-    const struct linear_job *job, bool is_partial, int32_t row, int32_t column, const float value[4]
+/* COUNT (2 or 4) adjacent outputs of a row; `column` is a multiple of it. */
+template <int COUNT>
+__device__ __forceinline__ void linear_store_adjacent(
+    const struct linear_job *job,
+    bool is_partial,
+    int32_t row,
+    int32_t column,
+    const float value[COUNT]
 ) {
     size_t at = (size_t)row * ((size_t)job->groups * (size_t)job->out) + (size_t)column;
     if (is_partial || job->is_f32) {
         size_t slice = (size_t)blockIdx.z * (size_t)job->rows;
         float *to = is_partial ? job->partial + slice * ((size_t)job->groups * job->out)
                                : static_cast<float *>(job->output);
-        *reinterpret_cast<float4 *>(to + at) = make_float4(value[0], value[1], value[2], value[3]);
+        if constexpr (COUNT == 4) {
+            *reinterpret_cast<float4 *>(to + at) =
+                make_float4(value[0], value[1], value[2], value[3]);
+        } else {
+            *reinterpret_cast<float2 *>(to + at) = make_float2(value[0], value[1]);
+        }
+        return;
+    }
+    uint16_t *to = static_cast<uint16_t *>(job->output) + at;
+    uint32_t low = bf16_encode(value[0]) | (uint32_t)bf16_encode(value[1]) << 16;
+    if constexpr (COUNT == 4) {
+        uint32_t high = bf16_encode(value[2]) | (uint32_t)bf16_encode(value[3]) << 16;
+        *reinterpret_cast<uint2 *>(to) = make_uint2(low, high);
     } else {
-        uint2 codes;
-        codes.x = bf16_encode(value[0]) | (uint32_t)bf16_encode(value[1]) << 16;
-        codes.y = bf16_encode(value[2]) | (uint32_t)bf16_encode(value[3]) << 16;
-        *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(job->output) + at) = codes;
+        *reinterpret_cast<uint32_t *>(to) = low;
     }
 }
 
+/* A block of the middle way: WARPS warps of MT tiles of 16 outputs, whose lane groups have OWN adjacent
+ * ones. */
+template <enum dtype W, int MT, int WARPS, bool WALKS> struct middle_shape {
+    static constexpr int THREADS = WARPS * WARP;
+    static constexpr int OWN = 2 * MT;
+    static constexpr int OUTPUTS = 16 * MT * WARPS;
+    static constexpr int QUADS = W == DTYPE_BF16 ? 2 : 1;    // 16 bytes each, of a lane's 16 values
+    static constexpr int STAGE = THREADS * OWN * QUADS * 16; // bytes of codes
+    // Walking takes room for totals: three blocks still fit a multiprocessor.
+    static constexpr int STAGES = WALKS ? 3 : 4;
+    static constexpr int TOTALS = WALKS ? OUTPUTS * MIDDLE_ROWS * 4 : 0;
+    static constexpr int BYTES = 2 * MIDDLE_BUFFER + STAGES * STAGE + TOTALS;
+    static constexpr int BLOCKS = MT == 2 ? 3 : WARPS == 8 ? 2 : 4; // of a multiprocessor
+};
+
 /* One chunk of rows in shared memory onto the warp's sums: sum[m] += outputs (low, high) of `w[2 m]`
  * and `w[2 m + 1]`. */
-template <bool BY_BYTES, int NT>
+template <enum dtype W, bool BY_BYTES, int MT, int NT>
 __device__ __forceinline__ void linear_middle_chunk(
-    unsigned char *rows, const struct product_codes<DTYPE_FP8> w[4], float sum[2][NT][4]
+    unsigned char *rows, const struct product_codes<W> w[2 * MT], float sum[MT][NT][4]
 ) {
     constexpr int AT_ONCE = 2; // of the NT: so many operands are in registers
     int32_t group = (int32_t)threadIdx.x % WARP / 4;
@@ -160,11 +182,11 @@ __device__ __forceinline__ void linear_middle_chunk(
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const unsigned char *unit = product_unit(rows, group, 2 * pair + half);
-        uint32_t a[4][4];
+        uint32_t a[2 * MT][4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 2 * MT; i++) {
             uint32_t both[8];
-            product_decode<DTYPE_FP8, BY_BYTES>(&w[i], both);
+            product_decode<W, BY_BYTES>(&w[i], both);
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 a[i][j] = both[4 * half + j];
@@ -180,7 +202,7 @@ __device__ __forceinline__ void linear_middle_chunk(
 #pragma unroll
             for (int j = 0; j < 2; j++) {
 #pragma unroll
-                for (int m = 0; m < 2; m++) {
+                for (int m = 0; m < MT; m++) {
                     uint32_t left[4] = {
                         a[2 * m][2 * j],
                         a[2 * m + 1][2 * j],
@@ -198,25 +220,27 @@ __device__ __forceinline__ void linear_middle_chunk(
     }
 }
 
-/* Grid: x tiles of MIDDLE_ROWS, y tiles of MIDDLE_OUTPUTS over all groups, z slices; or, when there are
- * several and the block WALKS them, 1. Rows vary fastest, as in linear_tiled. `out` is a multiple of four: a lane group
- * has four adjacent outputs, which share an FP8 weight's scales. Shared memory: two buffers of a chunk
- * of rows, then codes of the weight as they are, where each lane reads what it brought itself. */
-template <enum dtype X, bool WALKS>
-__global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
+/* Grid: x tiles of MIDDLE_ROWS, y tiles of the shape's OUTPUTS over all groups, z slices; or, when there
+ * are several and the block WALKS them, 1. Rows vary fastest, as in linear_tiled. `out` is a multiple of
+ * four: a lane group's adjacent outputs share an FP8 weight's scales. Shared memory: two buffers of a
+ * chunk of rows, then codes of the weight as they are, where each lane reads what it brought itself. */
+template <enum dtype W, enum dtype X, int MT, int WARPS, bool WALKS>
+__global__ void __launch_bounds__(WARPS *WARP, middle_shape<W, MT, WARPS, WALKS>::BLOCKS)
     linear_middle(struct mark mark, struct linear_job job) {
+    using shape = struct middle_shape<W, MT, WARPS, WALKS>;
     MARK(mark);
     DYNAMIC_SHARED(shared);
-    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<DTYPE_FP8, X>;
+    constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;
     constexpr int NT = MIDDLE_ROWS / 8;
-    constexpr int STAGES = MIDDLE_STAGES(WALKS);
-    constexpr int THREADS_A_ROW = MIDDLE_WARPS * WARP / (8 * NT); // bring it
-    constexpr int PIECES = 4 / THREADS_A_ROW;                     // of 16 columns, each
+    constexpr int OWN = shape::OWN;
+    constexpr int STAGES = shape::STAGES;
+    constexpr int THREADS_A_ROW = shape::THREADS / (8 * NT); // bring it
+    constexpr int PIECES = 4 / THREADS_A_ROW;                // of 16 columns, each
     int32_t thread = (int32_t)threadIdx.x;
     int32_t pair = thread % 4;
-    int32_t tiles_per_group = (job.out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS;
+    int32_t tiles_per_group = (job.out + shape::OUTPUTS - 1) / shape::OUTPUTS;
     int32_t group = (int32_t)blockIdx.y / tiles_per_group;
-    int32_t output = (int32_t)blockIdx.y % tiles_per_group * MIDDLE_OUTPUTS + thread / 4 * 4;
+    int32_t output = (int32_t)blockIdx.y % tiles_per_group * shape::OUTPUTS + thread / 4 * OWN;
     bool is_inside = output < job.out;
     int32_t first_row = (int32_t)blockIdx.x * MIDDLE_ROWS;
     int32_t first = (int32_t)blockIdx.z * job.slice;
@@ -226,15 +250,14 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     struct product_row x_from = product_at<X>(
         linear_input_row<X>(&job, min(first_row + x_row, job.rows - 1), group), first + 16 * piece
     );
-    struct product_row w_from = product_at<DTYPE_FP8>(
-        product_weight_row<DTYPE_FP8>(
-            &job.weight, group * job.out + (is_inside ? output : job.out - 4)
-        ),
+    struct product_row w_from = product_at<W>(
+        product_weight_row<W>(&job.weight, group * job.out + (is_inside ? output : job.out - OWN)),
         first + 16 * pair
     );
-    size_t stride = (size_t)job.in;
+    size_t stride = (size_t)job.in * (W == DTYPE_BF16 ? 2 : 1);
     unsigned char *codes = shared + 2 * MIDDLE_BUFFER + thread * 16;
-    struct product_codes<DTYPE_FP8> w[4];
+    constexpr int BETWEEN = shape::THREADS * 16; // bytes from one quad of codes to the next
+    struct product_codes<W> w[OWN];
     struct product_codes<X> x[PIECES];
     uint32_t scale = 0; // of the next chunk
     int32_t columns = last - first;
@@ -242,25 +265,28 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     auto load_w = [&](int32_t at) {
         if (at < columns) {
             bool is_valid = at + 16 * pair < columns;
-            const uint8_t *from = product_at<DTYPE_FP8>(w_from, is_valid ? at : at - 32).data;
-            unsigned char *to = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE;
+            const uint8_t *from = product_at<W>(w_from, is_valid ? at : at - 32).data;
+            unsigned char *to = codes + at / PRODUCT_CHUNK % STAGES * shape::STAGE;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                copy_async16(to + i * (MIDDLE_WARPS * WARP * 16), from + i * stride, is_valid);
+            for (int i = 0; i < OWN * shape::QUADS; i++) {
+                int32_t quad = i % shape::QUADS * 16;
+                copy_async16(to + i * BETWEEN, from + i / shape::QUADS * stride + quad, is_valid);
             }
         }
         copy_async_commit();
     };
     auto load_scale = [&](int32_t at) {
         bool is_valid = at + 16 * pair < columns; // else codes are zero and the scale finite
-        scale = is_valid ? __ldg(product_at<DTYPE_FP8>(w_from, at).scale) : 0;
+        if (W != DTYPE_BF16) {
+            scale = is_valid ? __ldg(product_at<W>(w_from, at).scale) : 0;
+        }
     };
     auto take_w = [&](int32_t at) {
-        unsigned char *from = codes + at / PRODUCT_CHUNK % STAGES * MIDDLE_STAGE;
+        unsigned char *from = codes + at / PRODUCT_CHUNK % STAGES * shape::STAGE;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            product_fetch(from + i * (MIDDLE_WARPS * WARP * 16), w[i].word);
-            w[i].scale = scale;
+        for (int i = 0; i < OWN * shape::QUADS; i++) {
+            product_fetch(from + i * BETWEEN, w[i / shape::QUADS].word + i % shape::QUADS * 4);
+            w[i / shape::QUADS].scale = scale;
         }
     };
     // Of half a chunk, pieces without columns bring the first half's, to be cleared when used.
@@ -273,19 +299,19 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
             product_load<X, false>(&x[i], from);
         }
     };
-    float sum[2][NT][4];
+    float sum[MT][NT][4];
 #pragma unroll
-    for (int i = 0; i < 2 * NT * 4; i++) {
+    for (int i = 0; i < MT * NT * 4; i++) {
         sum[i / (4 * NT)][i / 4 % NT][i % 4] = 0.0F;
     }
     // Totals of the slices so far are the lane's own, too; the last one's stay in `sum`.
     float *totals =
-        reinterpret_cast<float *>(shared + 2 * MIDDLE_BUFFER + STAGES * MIDDLE_STAGE) + thread;
+        reinterpret_cast<float *>(shared + 2 * MIDDLE_BUFFER + STAGES * shape::STAGE) + thread;
     auto fold = [&](bool is_first, bool is_last) {
 #pragma unroll
-        for (int i = 0; i < 2 * NT * 4; i++) {
+        for (int i = 0; i < MT * NT * 4; i++) {
             float *s = &sum[i / (4 * NT)][i / 4 % NT][i % 4];
-            float *to = totals + i * (MIDDLE_WARPS * WARP);
+            float *to = totals + i * shape::THREADS;
             float total = is_first ? *s : __fadd_rn(*to, *s);
             *to = total;
             *s = is_last ? total : 0.0F;
@@ -320,7 +346,7 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
         load_scale(at + PRODUCT_CHUNK);
         __syncthreads();
         load_w(at + STAGES * PRODUCT_CHUNK);
-        linear_middle_chunk<BY_BYTES, NT>(rows, w, sum);
+        linear_middle_chunk<W, BY_BYTES, MT, NT>(rows, w, sum);
         if (WALKS && (at + PRODUCT_CHUNK >= slice_end || at + PRODUCT_CHUNK >= columns)) {
             fold(slice_end == job.slice, at + PRODUCT_CHUNK >= columns);
             slice_end += job.slice;
@@ -330,13 +356,15 @@ __global__ void __launch_bounds__(MIDDLE_WARPS *WARP, 3)
     for (int i = 0; i < 2 * NT; i++) {
         int32_t row = first_row + i / 2 * 8 + 2 * pair + i % 2;
         if (is_inside && row < job.rows) {
-            const float value[4] = {
-                sum[0][i / 2][i % 2],
-                sum[0][i / 2][2 + i % 2],
-                sum[1][i / 2][i % 2],
-                sum[1][i / 2][2 + i % 2],
-            };
-            linear_store_four(&job, !WALKS && job.slices > 1, row, group * job.out + output, value);
+            float value[OWN];
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                value[2 * m] = sum[m][i / 2][i % 2];
+                value[2 * m + 1] = sum[m][i / 2][2 + i % 2];
+            }
+            linear_store_adjacent<OWN>(
+                &job, !WALKS && job.slices > 1, row, group * job.out + output, value
+            );
         }
     }
 }
@@ -387,9 +415,12 @@ __global__ void __launch_bounds__(product_tile_shape<N>::THREADS, N == 64 ? 2 : 
     }
 }
 
-/* Adds the slices of each output in their order. Grid: x columns, y rows. */
+/* Adds the slices of each output in their order; SLICES: their number where it is known, else 0. Grid:
+ * x columns, y rows. */
+template <int SLICES>
 __global__ void __launch_bounds__(256) linear_combine(struct mark mark, struct linear_job job) {
     MARK(mark);
+    constexpr int MOST = SLICES == 0 ? PRODUCT_SLICES_MAX : SLICES;
     int32_t columns = job.groups * job.out;
     int32_t column = (int32_t)(blockIdx.x * blockDim.x + threadIdx.x);
     if (column >= columns) {
@@ -397,15 +428,15 @@ __global__ void __launch_bounds__(256) linear_combine(struct mark mark, struct l
     }
     size_t stride = (size_t)job.rows * (size_t)columns;
     const float *from = job.partial + (size_t)blockIdx.y * (size_t)columns + (size_t)column;
-    float part[PRODUCT_SLICES_MAX]; // all on their way at once
+    float part[MOST]; // all on their way at once, if their number is known
 #pragma unroll
-    for (int s = 0; s < PRODUCT_SLICES_MAX; s++) {
-        part[s] = s < job.slices ? from[(size_t)s * stride] : 0.0F;
+    for (int s = 0; s < MOST; s++) {
+        part[s] = SLICES != 0 || s < job.slices ? from[(size_t)s * stride] : 0.0F;
     }
     float total = part[0];
 #pragma unroll
-    for (int s = 1; s < PRODUCT_SLICES_MAX; s++) {
-        total = s < job.slices ? __fadd_rn(total, part[s]) : total;
+    for (int s = 1; s < MOST; s++) {
+        total = SLICES != 0 || s < job.slices ? __fadd_rn(total, part[s]) : total;
     }
     linear_store(&job, (int32_t)blockIdx.y, column, total);
 }
@@ -453,10 +484,14 @@ static void launch_few(struct cuda *cuda, const struct linear_job *job) {
 
 static void launch_combine(struct cuda *cuda, const struct linear_job *job) {
     int32_t columns = job->groups * job->out;
+    auto kernel = job->slices == 16  ? linear_combine<16>
+                  : job->slices == 8 ? linear_combine<8>
+                  : job->slices == 4 ? linear_combine<4>
+                                     : linear_combine<0>;
     CUDA_LAUNCH(
         cuda,
         CUDA_OP_LINEAR,
-        linear_combine,
+        kernel,
         dim3((unsigned)((columns + 255) / 256), (unsigned)job->rows),
         dim3(256),
         0,
@@ -464,23 +499,42 @@ static void launch_combine(struct cuda *cuda, const struct linear_job *job) {
     );
 }
 
-template <enum dtype X, bool WALKS>
-static void launch_middle(struct cuda *cuda, const struct linear_job *job) {
+template <enum dtype W, enum dtype X, int MT, int WARPS, bool WALKS>
+static void launch_middle_of(struct cuda *cuda, const struct linear_job *job) {
+    using shape = struct middle_shape<W, MT, WARPS, WALKS>;
     int32_t row_tiles = (job->rows + MIDDLE_ROWS - 1) / MIDDLE_ROWS;
-    int32_t tiles = (job->out + MIDDLE_OUTPUTS - 1) / MIDDLE_OUTPUTS * job->groups;
-    auto kernel = linear_middle<X, WALKS>;
-    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, MIDDLE_BYTES(WALKS));
+    int32_t tiles = (job->out + shape::OUTPUTS - 1) / shape::OUTPUTS * job->groups;
+    auto kernel = linear_middle<W, X, MT, WARPS, WALKS>;
+    CUDA_ALLOW_SHARED(cuda, CUDA_OP_LINEAR, kernel, shape::BYTES);
     CUDA_LAUNCH(
         cuda,
         CUDA_OP_LINEAR,
         kernel,
         dim3((unsigned)row_tiles, (unsigned)tiles, (unsigned)(WALKS ? 1 : job->slices)),
-        dim3(MIDDLE_WARPS * WARP),
-        (size_t)MIDDLE_BYTES(WALKS),
+        dim3(shape::THREADS),
+        (size_t)shape::BYTES,
         *job
     );
     if (!WALKS && job->slices > 1) {
         launch_combine(cuda, job);
+    }
+}
+
+/* FP8 weights. */
+template <enum dtype X>
+static void launch_middle(struct cuda *cuda, const struct linear_job *job, bool is_split) {
+    constexpr enum dtype W = DTYPE_FP8;
+    int64_t blocks = (int64_t)((job->rows + MIDDLE_ROWS - 1) / MIDDLE_ROWS) * job->groups *
+                     ((job->out + 127) / 128) * job->slices;
+    // Sums of slices of up to MIDDLE_ROWS have room: there are less than 3,200 of 16 outputs.
+    if (!is_split && job->rows > MIDDLE_ROWS && job->slices > 1) {
+        launch_middle_of<W, X, 2, 4, true>(cuda, job);
+    } else if (2 * blocks <= cuda->multiprocessors) {
+        launch_middle_of<W, X, 1, 4, false>(cuda, job);
+    } else if (blocks <= 2 * (int64_t)cuda->multiprocessors) {
+        launch_middle_of<W, X, 1, 8, false>(cuda, job);
+    } else {
+        launch_middle_of<W, X, 2, 4, false>(cuda, job);
     }
 }
 
@@ -526,15 +580,10 @@ static void launch_product(struct cuda *cuda, const struct linear_job *job) {
         launch_few<W, X, 16, 2>(cuda, job);
     } else if (job->rows <= FEW_ROWS_MAX) {
         launch_few<W, X, 16, 4>(cuda, job);
-    } else if (W == DTYPE_FP8 && job->out % 4 == 0) {
-        // bf16 weights gain nothing by it (measured on an H200), FP4 is of no layer of the release.
-        // Sums of slices of up to MIDDLE_ROWS have room: there are less than 3,200 of 16 outputs.
-        bool walks = !is_split && job->rows > MIDDLE_ROWS && job->slices > 1;
-        if (walks) {
-            launch_middle<X, true>(cuda, job);
-        } else {
-            launch_middle<X, false>(cuda, job);
-        }
+    } else if (W == DTYPE_FP8 && job->out % 4 == 0) { // FP4 is of no layer of the release
+        launch_middle<X>(cuda, job, is_split);
+    } else if (W == DTYPE_BF16 && job->out % 4 == 0 && is_split && job->rows <= MIDDLE_ROWS) {
+        launch_middle_of<DTYPE_BF16, DTYPE_BF16, 1, 4, false>(cuda, job); // W and X
     } else if (is_split) {
         launch_tiled<W, X, 64>(cuda, job, true);
     } else if (job->rows <= 64 && job->slices == 1) {

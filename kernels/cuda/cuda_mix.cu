@@ -213,14 +213,30 @@ __device__ float sinkhorn(float x, int32_t iterations, float eps) {
     return x;
 }
 
+/* What becomes a gate or an entry of comb of the mix of lane l < 24. */
+struct mix_affine {
+    int32_t kind; /* of scale: pre, post, comb */
+    float scale, base;
+};
+
+__device__ __forceinline__ struct mix_affine load_affine(const struct stream_mix_op *op) {
+    int32_t lane = (int32_t)(threadIdx.x % WARP);
+    struct mix_affine affine;
+    affine.kind = lane < STREAMS ? 0 : lane < 2 * STREAMS ? 1 : 2;
+    affine.scale = op->scale[affine.kind];
+    affine.base = lane < MIXES ? op->base[lane] : 0.0F;
+    return affine;
+}
+
 /* pre, post and comb of a row; lane l < 24 has mix l, before it is normalised, lane 24 the squares. */
-__device__ void write_mixes(const struct stream_mix_op *op, size_t row, float sum) {
+__device__ __forceinline__ void write_mixes(
+    const struct stream_mix_op *op, const struct mix_affine *affine, size_t row, float sum
+) {
     int32_t lane = (int32_t)(threadIdx.x % WARP);
     float squares = __shfl_sync(0xffffffffU, sum, MIXES);
     float mix = __fmul_rn(sum, mean_factor(squares, STREAMS * op->dim, op->norm_eps));
-    int32_t kind = lane < STREAMS ? 0 : lane < 2 * STREAMS ? 1 : 2;
-    float base = lane < MIXES ? op->base[lane] : 0.0F;
-    mix = __fadd_rn(__fmul_rn(mix, op->scale[kind]), base);
+    int32_t kind = affine->kind;
+    mix = __fadd_rn(__fmul_rn(mix, affine->scale), affine->base);
     float comb = __shfl_sync(0xffffffffU, mix, lane % 16 + 2 * STREAMS);
     comb = sinkhorn(comb, op->sinkhorn_iterations, op->eps);
     float gate = __fdiv_rn(1.0F, __fadd_rn(1.0F, expf(-mix)));
@@ -246,6 +262,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) mix_finish_kernel(
     size_t row = blockIdx.x;
     const float *from = partial + row * (size_t)chunks * SUMS;
     uint32_t mine = threadIdx.x < SUMS ? threadIdx.x : 0;
+    struct mix_affine affine = load_affine(&op); // it comes while the sums do
     float sum = 0.0F;
     for (int32_t first = 0; first < chunks; first += FINISH_CHUNKS) {
         int32_t count = min(FINISH_CHUNKS, chunks - first);
@@ -266,7 +283,7 @@ __global__ void __launch_bounds__(FINISH_THREADS) mix_finish_kernel(
         __syncthreads();
     }
     if (threadIdx.x < WARP) {
-        write_mixes(&op, row, sum);
+        write_mixes(&op, &affine, row, sum);
     }
 }
 

@@ -7,7 +7,7 @@
 #include "cuda_device.cuh"
 
 #define ALL_LANES 0xffffffffU
-#define THREADS   128
+#define THREADS   256
 
 /* sqrt(log(1 + e^x)), log(1 + e^x) = max(x, 0) + log1p(e^-|x|): no cancellation, no overflow. */
 __device__ __forceinline__ float route_score(float logit) {
@@ -54,9 +54,19 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
     int32_t *ids = found + op.chosen;                // [k]
     size_t row = blockIdx.x;
     const float *logits = op.logits + row * experts;
-    for (uint32_t e = threadIdx.x; e < experts; e += THREADS) {
-        scores[e] = route_score(logits[e]);
-        keys[e] = order_key(__fadd_rn(scores[e], op.bias[e]));
+    for (uint32_t first = threadIdx.x; first < experts; first += 2 * THREADS) {
+        uint32_t second = min(first + THREADS, experts - 1);
+        const float logit[2] = {logits[first], logits[second]};
+        const float bias[2] = {op.bias[first], op.bias[second]};
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t e = first + i * THREADS;
+            if (e < experts) {
+                float score = route_score(logit[i]);
+                scores[e] = score;
+                keys[e] = order_key(__fadd_rn(score, bias[i]));
+            }
+        }
     }
     __syncthreads();
     if (threadIdx.x >= WARP) {

@@ -47,18 +47,31 @@ void cuda_embed(struct backend *backend, const struct embed_op *op) {
 /* u of eight channels, rounded to bf16, from all streams. */
 __device__ __forceinline__ uint4
 collapse_eight(const uint16_t *x, const float *mix, int32_t streams, size_t dim) {
-    struct eight sum = load_eight(x);
+    uint4 raw[STREAMS];
+#pragma unroll
+    for (int32_t j = 0; j < STREAMS; j++) { // all on their way at once
+        raw[j] = load_raw(x + (size_t)min(j, streams - 1) * dim);
+    }
+    struct eight sum = unpack_eight(raw[0]);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         sum.v[i] = __fmul_rn(mix[0], sum.v[i]);
     }
-#pragma unroll 3
-    for (int32_t j = 1; j < streams; j++) {
-        struct eight from = load_eight(x + (size_t)j * dim);
+    auto add = [&](uint4 more, float factor) {
+        struct eight from = unpack_eight(more);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(mix[j], from.v[i]));
+            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(factor, from.v[i]));
         }
+    };
+#pragma unroll
+    for (int32_t j = 1; j < STREAMS; j++) {
+        if (j < streams) {
+            add(raw[j], mix[j]);
+        }
+    }
+    for (int32_t j = STREAMS; j < streams; j++) {
+        add(load_raw(x + (size_t)j * dim), mix[j]);
     }
     return pack_eight(&sum);
 }
@@ -79,6 +92,9 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
     uint4 first = make_uint4(0, 0, 0, 0);
     uint4 weight = first;
     float squares = 0.0F;
+    if (own < op.dim / 8) {
+        weight = load_raw(op.weight + 8 * own); // behind a store it would wait for that
+    }
     for (int32_t item = own; item < op.dim / 8; item += (int32_t)blockDim.x) {
         uint4 u = collapse_eight(x + 8 * item, mix, op.streams, dim);
         struct eight value = unpack_eight(u);
@@ -88,7 +104,6 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
         }
         if (item == own) {
             first = u;
-            weight = load_raw(op.weight + 8 * item);
         } else {
             store_raw(normed + 8 * item, u);
         }

@@ -25,7 +25,7 @@
 #define TOPK_SHARED     1024
 #define TOPK_SHARED_MAX 16
 #define TOPK_RANKED_MAX 32
-#define TOPK_SHORT      512
+#define TOPK_SHORT      1024
 #endif
 static_assert(TOPK_RANKED_MAX <= TOPK_THREADS, "a thread for each");
 static_assert(TOPK_RANKED_MAX < TOPK_LIST && TOPK_UNIT % 32 == 0, "lists, words of maps");

@@ -9,7 +9,6 @@
 
 #include "cuda_topk.cuh"
 
-#define SHORT_QUADS       (TOPK_SHORT / (4 * TOPK_THREADS)) /* of scores, of a thread */
 #define SHORT_BUCKET_BITS 11
 #define SHORT_BUCKETS     (1 << SHORT_BUCKET_BITS)
 #define SHORT_WORDS       (TOPK_SHORT / 32)
@@ -51,20 +50,18 @@ __device__ __forceinline__ int32_t id_of(const struct topk_job *job, int32_t can
 }
 
 /* What a thread keeps: candidates first(q) to first(q) + 3; those from the count on are none. */
-struct short_keys {
-    uint32_t key[SHORT_QUADS][4];
-};
+template <int QUADS> struct short_keys { uint32_t key[QUADS][4]; };
 
 __device__ __forceinline__ int32_t short_first(int32_t quad) {
     return 4 * ((int32_t)threadIdx.x + quad * TOPK_THREADS);
 }
 
 /* visit(key, candidate) for all that the thread keeps. */
-template <class Visit>
+template <int QUADS, class Visit>
 __device__ __forceinline__ void
-for_each_kept(const struct short_keys *keys, int32_t count, Visit visit) {
+for_each_kept(const struct short_keys<QUADS> *keys, int32_t count, Visit visit) {
 #pragma unroll
-    for (int32_t q = 0; q < SHORT_QUADS; q++) {
+    for (int32_t q = 0; q < QUADS; q++) {
         int32_t first = short_first(q);
         if (first < count) {
 #pragma unroll
@@ -77,9 +74,11 @@ for_each_kept(const struct short_keys *keys, int32_t count, Visit visit) {
     }
 }
 
-__device__ __forceinline__ void short_load(const struct topk_job *job, struct short_keys *keys) {
+template <int QUADS>
+__device__ __forceinline__ void
+short_load(const struct topk_job *job, struct short_keys<QUADS> *keys) {
 #pragma unroll
-    for (int32_t q = 0; q < SHORT_QUADS; q++) {
+    for (int32_t q = 0; q < QUADS; q++) {
         int32_t first = short_first(q);
         float score[4] = {};
         if (first + 4 <= job->count) {
@@ -98,8 +97,9 @@ __device__ __forceinline__ void short_load(const struct topk_job *job, struct sh
 }
 
 /* The least and the largest key; on the way the workspace is cleared. */
+template <int QUADS>
 __device__ __forceinline__ void short_bounds(
-    const struct short_keys *keys,
+    const struct short_keys<QUADS> *keys,
     int32_t count,
     struct short_workspace *work,
     uint32_t *low,
@@ -160,8 +160,9 @@ short_find(struct short_workspace *work, int32_t wanted) {
 }
 
 /* Writes the chosen in ascending order. */
+template <int QUADS>
 __device__ __forceinline__ void short_write(
-    const struct topk_job *job, const struct short_keys *keys, struct short_workspace *work
+    const struct topk_job *job, const struct short_keys<QUADS> *keys, struct short_workspace *work
 ) {
     int32_t thread = (int32_t)threadIdx.x;
     int32_t all = 0;
@@ -184,11 +185,13 @@ __device__ __forceinline__ void short_write(
     }
 }
 
-/* The whole job, by the whole block; count > wanted. False, and nothing is done: too many equal keys
- * compete for the last places. */
-__device__ bool choose_short(const struct topk_job *job, struct short_workspace *work) {
+/* The whole job, by the whole block; count > wanted, and QUADS quads a thread hold it. False, and nothing
+ * is done: too many equal keys compete for the last places. */
+template <int QUADS>
+__device__ __forceinline__ bool
+choose_kept(const struct topk_job *job, struct short_workspace *work) {
     int32_t thread = (int32_t)threadIdx.x;
-    struct short_keys keys;
+    struct short_keys<QUADS> keys;
     short_load(job, &keys);
     uint32_t base = 0;
     uint32_t high = 0;
@@ -245,6 +248,16 @@ __device__ bool choose_short(const struct topk_job *job, struct short_workspace 
     __syncthreads();
     short_write(job, &keys, work);
     return true;
+}
+
+/* The same of any row of up to TOPK_SHORT candidates. Most have few, and their code is a quarter. */
+__device__ __forceinline__ bool
+choose_short(const struct topk_job *job, struct short_workspace *work) {
+    constexpr int MOST = TOPK_SHORT / (4 * TOPK_THREADS);
+    if (MOST == 1 || job->count <= 4 * TOPK_THREADS) {
+        return choose_kept<1>(job, work);
+    }
+    return choose_kept<MOST>(job, work);
 }
 
 #endif
