@@ -4,6 +4,8 @@
  */
 #include "cli.h"
 #include "front_lines.h"
+#include "paths.h"
+#include "run_config.h"
 #include "run_host.h"
 
 #include "base/log.h"
@@ -46,6 +48,7 @@ static const struct cli_option run_options_table[] = {
     {"window", 0, "MODE", "exact (default), or replay: approximate, fewer decoder rows"},
     {"context", 0, "N", "longest context in tokens (default: the model's)"},
     BACKEND_OPTION,
+    RUN_CONFIG_OPTIONS,
     {"threads", 0, "N", "threads of the CPU backend (default: one a core)"},
     {"cache", 0, "SIZE", "cache on disk: at most SIZE, or off (default: 16G, or a quarter free)"},
     {"cache-hours", 0, "N", "keep what is cached on disk for N hours (default: 72)"},
@@ -55,6 +58,7 @@ static const struct cli_option run_options_table[] = {
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
     {"max-calls", 0, "N", "stop after N tool calls (default: no limit)"},
     {"interactive", 0, NULL, "wait for a person; also without a terminal: messages are lines"},
+    {"output-last-message", 0, "FILE", "write the model's last message there at the end"},
     {"json", 0, NULL, "write one JSON object a line instead of text"},
 };
 
@@ -109,6 +113,9 @@ static result run_agent(
     struct run_options options = {
         .engine = host->engine.ports,
         .tools = tool_ports_of(host->tools),
+        .permission = host->permission,
+        .rules = settings->config->rules.items,
+        .rule_count = settings->config->rules.count,
         .sequence = host->engine.sequence,
         .tokenizer = host->engine.tokenizer,
         .encoder = host->encoder,
@@ -273,7 +280,10 @@ static int check_prompt(const struct run_host *host, const struct run_settings *
 
 static int run_opened(struct run_host *host, struct run_settings *settings) {
     struct error error = {0};
-    struct run_outcome outcome = {0};
+    CLEANUP(buffer_deinit) struct buffer last_message;
+    buffer_init(&last_message, BUFFER_CEILING_DEFAULT);
+    const char *last_path = cli_value(settings->arguments, "output-last-message");
+    struct run_outcome outcome = {.last_message = last_path != NULL ? &last_message : NULL};
     int status = run_host_open(host, settings);
     if (status != STATUS_DONE) {
         return status;
@@ -304,6 +314,9 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     }
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
+    }
+    if (is_ok(opened) && last_path != NULL) {
+        opened = path_replace(last_path, buffer_view(&last_message), &error);
     }
     if (is_failed(opened)) {
         return cli_fail_error(opened, &error);

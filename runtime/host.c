@@ -50,6 +50,13 @@ static result settings_parse(
     );
     TRY_NOTE(error, setting_get(root, "turns_max", 100000, &out->turns_max, error), "%s", name);
     TRY_NOTE(error, setting_get(root, "effort", CHAT_EFFORT_MAX, &out->effort, error), "%s", name);
+    struct view dialect;
+    if (json_as_string(json_get(root, "dialect"), &dialect)) {
+        int length = snprintf(out->dialect, sizeof out->dialect, "%.*s", VIEW_ARGUMENTS(dialect));
+        if (length < 0 || (size_t)length >= sizeof out->dialect) {
+            FAIL(error, INVALID_INPUT, "%s: no dialect has so long a name", name);
+        }
+    }
     return OK;
 }
 
@@ -80,11 +87,15 @@ result model_settings_load(const char *directory, struct model_settings *out, st
 int backend_option(const struct cli_arguments *arguments, const char **out) {
     const char *name = cli_value(arguments, "backend");
     name = name == NULL ? "auto" : name;
-    struct engine_device device;
-    struct error error = {0};
     if (strcmp(name, "auto") != 0 && strcmp(name, "cpu") != 0 && strcmp(name, "cuda") != 0) {
         return cli_usage(arguments, "--backend wants auto, cpu or cuda, not '%.60s'", name);
     }
+    return backend_choose(name, out);
+}
+
+int backend_choose(const char *name, const char **out) {
+    struct engine_device device;
+    struct error error = {0};
     if (strcmp(name, "cuda") == 0 && is_failed(engine_device_find(&device, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
@@ -146,17 +157,20 @@ result prompt_count(
 
 /* ---- tools ---------------------------------------------------------------------------------- */
 
-static result declarations_fill(uint64_t set, struct tool_declarations *out, struct error *error) {
+static result declarations_fill(
+    enum tool_dialect dialect, uint64_t set, struct tool_declarations *out, struct error *error
+) {
     size_t starts[TOOL_COUNT_MAX];
     for (size_t i = 0; i < tool_count(); i++) {
-        if ((set >> i & 1U) == 0) {
+        const struct tool_descriptor *tool =
+            (set >> i & 1U) != 0 ? tool_form(i, dialect, set) : NULL;
+        if (tool == NULL) {
             continue;
         }
         starts[out->count] = out->texts.length;
         struct json_writer writer;
         json_writer_init(&writer, &out->texts, error);
         writer.python_separators = true; /* as the model was trained */
-        const struct tool_descriptor *tool = tool_form(i, TOOL_DIALECT_HEARTH, set);
         tool_declaration_write(&writer, tool);
         TRY(json_writer_finish(&writer));
         out->tools[out->count].name = view_of_text(tool->name);
@@ -169,11 +183,13 @@ static result declarations_fill(uint64_t set, struct tool_declarations *out, str
     }
     struct json_writer writer;
     json_writer_init(&writer, &out->json, error);
-    tool_declarations_write(&writer, TOOL_DIALECT_HEARTH, set);
+    tool_declarations_write(&writer, dialect, set);
     return json_writer_finish(&writer);
 }
 
-result tool_declarations_make(uint64_t set, struct tool_declarations *out, struct error *error) {
+result tool_declarations_make(
+    enum tool_dialect dialect, uint64_t set, struct tool_declarations *out, struct error *error
+) {
     CLEANUP(tool_declarations_deinit) struct tool_declarations made = {0};
     buffer_init(&made.texts, BUFFER_CEILING_DEFAULT);
     buffer_init(&made.json, BUFFER_CEILING_DEFAULT);
@@ -181,7 +197,7 @@ result tool_declarations_make(uint64_t set, struct tool_declarations *out, struc
     if (made.tools == NULL) {
         FAIL(error, MEMORY, "no memory for tool declarations");
     }
-    TRY(declarations_fill(set, &made, error));
+    TRY(declarations_fill(dialect, set, &made, error));
     *out = made;
     made = (struct tool_declarations){0};
     return OK;

@@ -16,6 +16,7 @@ struct model_settings {
     int32_t turn_tokens_max; /* 0: none */
     int32_t turns_max;       /* 0: none */
     int32_t effort;          /* CHAT_EFFORT_DEFAULT when not given */
+    char dialect[16];        /* of the tools' names; "": none is named */
 };
 
 /* Expected errors: INVALID_INPUT (a file is there, but broken). */
@@ -25,6 +26,7 @@ model_settings_load(const char *directory, struct model_settings *out, struct er
 /* --backend auto (the default), cpu or cuda: engine_options.backend. An exit status; has said why it is
  * not STATUS_DONE: not such a name, or a cuda that cannot be used here. */
 int backend_option(const struct cli_arguments *arguments, const char **out);
+int backend_choose(const char *name, const char **out); /* the same of a name */
 /* Help text of the option. */
 #define BACKEND_OPTION                                                                             \
     { "backend", 0, "NAME", "cpu, cuda or auto: cuda where it can be used (default: auto)" }
@@ -59,8 +61,9 @@ struct tool_declarations {
     struct buffer texts;
     struct buffer json; /* all as one JSON array */
 };
-MUST_CHECK result
-tool_declarations_make(uint64_t set, struct tool_declarations *out, struct error *error);
+MUST_CHECK result tool_declarations_make(
+    enum tool_dialect dialect, uint64_t set, struct tool_declarations *out, struct error *error
+);
 void tool_declarations_deinit(struct tool_declarations *declarations);
 
 /* One line: "weights 22.2 MiB mapped, ...". */

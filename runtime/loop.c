@@ -354,6 +354,18 @@ static result run_drive(struct run *run, struct error *error) {
     return started;
 }
 
+static result take_last_message(const struct run *run, struct buffer *out, struct error *error) {
+    const struct chat_conversation *conversation = agent_conversation(run->agent);
+    const struct chat_message *messages = chat_conversation_messages(conversation);
+    for (size_t i = chat_conversation_count(conversation); i > 0; i--) {
+        const struct chat_message *message = &messages[i - 1];
+        if (message->role == CHAT_ASSISTANT && message->content.length > 0) {
+            return buffer_append(out, message->content, error);
+        }
+    }
+    return OK;
+}
+
 result loop_run(
     struct loop *loop,
     const struct run_options *options,
@@ -380,6 +392,9 @@ result loop_run(
         out->exit_status = agent_stop_exit_status(out->stop);
         (void)snprintf(out->detail, sizeof out->detail, "%s", agent_stop_detail(run->agent));
         out->session = run->recorder.session;
+        if (out->last_message != NULL) {
+            done = take_last_message(run, out->last_message, error);
+        }
         out->sequence = run->sequence;
     }
     run_deinit(run);

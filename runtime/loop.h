@@ -187,6 +187,9 @@ struct run_outcome {
     enum agent_stop stop;
     int exit_status;
     char detail[AGENT_DETAIL_BYTES]; /* may be empty */
+    /* The last text that the model wrote beside its thinking; whole only after an answer. Buffer: of the
+     * caller, initialised. */
+    struct buffer *last_message; /* null: not asked for */
     struct session_id session;
     uint64_t
         sequence; /* that holds the context now; that of the options unless a compaction changed it */

@@ -125,7 +125,9 @@ static result refuse(struct run *run, struct error *error) {
     struct tool_result *out = &run->tool;
     out->status = TOOL_REFUSED;
     out->started_ms = clock_wall_ms(&run->options->clock);
-    TRY(buffer_append_format(&out->text, error, "error: not allowed: %s", call->reason));
+    TRY(buffer_append_format(
+        &out->text, error, "error: not allowed: %s %s", call->subject.tool, call->reason
+    ));
     if (call->remark.length > 0) {
         TRY(buffer_append_text(&out->text, "\nThe user says: ", error));
         TRY(buffer_append(&out->text, buffer_view(&call->remark), error));
@@ -272,7 +274,7 @@ static void decide(struct run *run) {
         int length = snprintf(
             verdict.reason,
             sizeof verdict.reason,
-            "the call names more than %d files",
+            "names more than %d files",
             TOOL_SUBJECT_PATHS_MAX
         );
         ASSERT(length > 0);
@@ -364,14 +366,14 @@ void run_call_answer(struct run *run, const struct run_input *input) {
         struct view remark = view_slice(input->text, 0, RUN_REMARK_BYTES_MAX);
         result kept = utf8_is_valid(remark) ? buffer_append(&call->remark, remark, NULL) : OK;
         result_ignore(kept); /* without memory the refusal goes without it */
-        decided(run, false, "person", "the user said no", "");
+        decided(run, false, "person", "is refused by the user", "");
     } else {
-        decided(run, true, "person", "the user said yes", "");
+        decided(run, true, "person", "is allowed by the user", "");
     }
 }
 
 void run_call_nobody(struct run *run) {
     if (run->call.phase == RUN_CALL_ASKS) {
-        decided(run, false, "default", "nobody is there to be asked", "");
+        decided(run, false, "default", "wants a question, and nobody is there to be asked", "");
     }
 }

@@ -1,6 +1,7 @@
 #include "paths.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <pwd.h>
@@ -153,4 +154,57 @@ path_snapshots(const char *state, const char *workspace, struct buffer *out, str
     }
     TRY(buffer_append_format(out, error, "%s/snapshots/%016" PRIx64, state, hash));
     return OK;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+static result write_all(int fd, struct view bytes, const char *path, struct error *error) {
+    for (size_t done = 0; done < bytes.length;) {
+        ssize_t written = write(fd, bytes.data + done, bytes.length - done);
+        if (written < 0 && errno != EINTR) {
+            FAIL_FOREIGN(error, IO, errno, "cannot write %.400s", path);
+        }
+        done += written > 0 ? (size_t)written : 0;
+    }
+    return OK;
+}
+
+static result write_and_sync(int fd, struct view bytes, const char *path, struct error *error) {
+    TRY(write_all(fd, bytes, path, error));
+    if (fsync(fd) != 0) {
+        FAIL_FOREIGN(error, IO, errno, "cannot write %.400s to the disk", path);
+    }
+    return OK;
+}
+
+result path_replace(const char *path, struct view bytes, struct error *error) {
+    struct stat before;
+    if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) { /* a pipe, a terminal */
+        CLEANUP(fd_cleanup) int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0) {
+            FAIL_FOREIGN(error, IO, errno, "cannot open %.400s", path);
+        }
+        return write_all(fd, bytes, path, error);
+    }
+    char beside[PATH_MAX];
+    int length = snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid());
+    if (length < 0 || (size_t)length >= sizeof beside) {
+        FAIL(error, LIMIT, "a path of more than %d bytes: %.200s", PATH_MAX, path);
+    }
+    CLEANUP(fd_cleanup)
+    int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        FAIL_FOREIGN(error, IO, errno, "cannot make %.400s", beside);
+    }
+    result written = write_and_sync(fd, bytes, path, error);
+    if (is_ok(written) && rename(beside, path) != 0) {
+        int code = errno;
+        written = result_failed(
+            error_set(error, RESULT_IO, code, __FILE__, __LINE__, "cannot make %.400s", path)
+        );
+    }
+    if (is_failed(written)) {
+        (void)unlink(beside);
+    }
+    return written;
 }

@@ -23,5 +23,8 @@ MUST_CHECK result path_cache(const char *state, struct buffer *out, struct error
 /* Directory of the store that holds snapshots of a workspace. */
 MUST_CHECK result
 path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error);
+/* A file with these bytes in the place of what was there: whole or not at all. What is no regular file
+ * (a pipe) is written to. Expected errors: IO, LIMIT. */
+MUST_CHECK result path_replace(const char *path, struct view bytes, struct error *error);
 
 #endif

@@ -64,6 +64,7 @@ static int probe_finish(struct probe_job *job, struct run_host *host) {
 
 void run_host_close(struct run_host *host) {
     tool_context_destroy(host->tools);
+    permission_destroy(host->permission);
     tool_declarations_deinit(&host->declarations);
     buffer_deinit(&host->generation);
     constraint_release(host->constraint);
@@ -288,10 +289,21 @@ result run_host_open_tools(
         .policy = &host->policy,
         .set = settings->tools,
         .declared = settings->declared_tools,
+        .dialect = settings->dialect,
+        .output = loop_tool_output,
+        .output_context = host->loop,
         .clock = clock_real(),
     };
+    const struct permission_options permission = {
+        .policy = settings->config->policy,
+        .rules = settings->config->rules.items,
+        .rule_count = settings->config->rules.count,
+    };
+    TRY(permission_create(&host->permission, &permission, error));
     TRY(tool_context_create(&host->tools, &options, error));
-    TRY(tool_declarations_make(settings->declared_tools, &host->declarations, error));
+    TRY(tool_declarations_make(
+        settings->dialect, settings->declared_tools, &host->declarations, error
+    ));
     return settings->generation.constrains_tools ? open_constraint(host, settings, error) : OK;
 }
 
@@ -333,10 +345,14 @@ int run_host_open(struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
     struct probe_job probe = {0};
     host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
+    host->policy.is_read_only = settings->config->policy == PERMISSION_READ_ONLY;
     probe_start(&probe);
     result opened = host_open_store(host, settings, &error);
     if (is_ok(opened)) {
         opened = host_open_view(host, settings, &error);
+    }
+    for (size_t i = 0; is_ok(opened) && i < settings->config->notes.count; i++) {
+        say_loading(host, view_of_text(settings->config->notes.items[i]));
     }
     if (is_ok(opened)) {
         opened = host_open_engine(host, settings, &error);

@@ -34,6 +34,7 @@ struct run_host {
     struct run_engine_parts engine;
     struct chat_encoder *encoder;
     struct tool_context *tools;
+    struct permission *permission;
     struct tool_declarations declarations;
     struct constraint *constraint; /* of tool calls; null: none */
     struct buffer generation;      /* settings as the record keeps them */

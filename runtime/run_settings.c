@@ -3,6 +3,7 @@
 
 #include "agent_history.h"
 #include "paths.h"
+#include "run_config.h"
 #include "tools/tool.h"
 #include <unistd.h>
 
@@ -18,12 +19,14 @@ void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->state_option);
     buffer_deinit(&settings->cache_directory);
     generation_settings_deinit(&settings->generation);
+    config_destroy(settings->user_config);
+    config_destroy(settings->config);
+    for (size_t i = 0; i < settings->rule_count; i++) {
+        buffer_deinit(&settings->rules[i]);
+    }
 }
 
-/* A pool of so many bytes holds nothing; 0 would be the engine's default. */
-#define NO_POOL_BYTES 1
-
-/* An option of the cache that takes a size or "off". *is_off may be null: off is NO_POOL_BYTES. */
+/* An option of the cache that takes a size or "off". *is_off may be null: off is CACHE_NO_POOL_BYTES. */
 static bool size_or_off(
     const struct cli_arguments *arguments, const char *name, bool *is_off, uint64_t *bytes
 ) {
@@ -32,7 +35,7 @@ static bool size_or_off(
     if (is_off != NULL) {
         *is_off = is_written_off;
     } else if (is_written_off) {
-        *bytes = NO_POOL_BYTES;
+        *bytes = CACHE_NO_POOL_BYTES;
     }
     if (text != NULL && !is_written_off && !size_parse(view_of_text(text), bytes)) {
         (void)cli_usage(
@@ -155,7 +158,12 @@ int settings_task(struct run_settings *settings) {
 int settings_state(struct run_settings *settings) {
     const char *state = cli_value(settings->arguments, "state");
     struct error error = {0};
-    result found = path_state(state, false, &settings->state, &error);
+    int status = run_config_user(settings);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    const char *place = state != NULL ? state : settings->user_config->state;
+    result found = path_state(place, false, &settings->state, &error);
     buffer_init(&settings->state_option, 8192);
     if (is_ok(found) && state != NULL) {
         found = buffer_append_format(&settings->state_option, &error, " --state %s", state);
@@ -171,6 +179,7 @@ static result settings_find(struct run_settings *settings, struct error *error) 
         TRY(buffer_append(&recorded, settings->record->session.begin.model, error));
         model = buffer_text(&recorded);
     }
+    model = model != NULL ? model : settings->config->model;
     CLEANUP(buffer_deinit) struct buffer made = {0};
     TRY(model_directory(model, &settings->model, error));
     TRY(model_settings_load(buffer_text(&settings->model), &settings->model_settings, error));
@@ -210,8 +219,23 @@ static int settings_workspace_again(struct run_settings *settings) {
     return STATUS_DONE;
 }
 
+/* The dialect that has the tool under that name; `otherwise` where more than one does. */
+static enum tool_dialect dialect_of(size_t index, struct view name, enum tool_dialect otherwise) {
+    enum tool_dialect found = otherwise;
+    size_t count = 0;
+    for (size_t i = 0; i < TOOL_DIALECT_COUNT; i++) {
+        const struct tool_descriptor *form = tool_form(index, (enum tool_dialect)i, tool_set_all());
+        if (form != NULL && view_equals_text(name, form->name)) {
+            found = (enum tool_dialect)i;
+            count++;
+        }
+    }
+    return count == 1 ? found : otherwise;
+}
+
 /* Names of the declared tools, in a record's JSON. */
-static result recorded_tools(struct view text, uint64_t *out, struct error *error) {
+static result
+recorded_tools(struct view text, enum tool_dialect *dialect, uint64_t *out, struct error *error) {
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     TRY_NOTE(error, json_parse(text, NULL, &document, error), "recorded tools");
     uint64_t set = 0;
@@ -221,6 +245,7 @@ static result recorded_tools(struct view text, uint64_t *out, struct error *erro
         TRY_NOTE(error, json_get_string(item, "name", &name, error), "recorded tools");
         size_t index = tool_index(name);
         set |= index == SIZE_MAX ? 0 : UINT64_C(1) << index;
+        *dialect = index == SIZE_MAX ? *dialect : dialect_of(index, name, *dialect);
     }
     *out = set;
     return OK;
@@ -239,7 +264,8 @@ static int settings_continue(struct run_settings *settings) {
             sampler = agent->turns[i].end.sampler;
         }
     }
-    if (agent != NULL && is_failed(recorded_tools(agent->tools, &declared, &error))) {
+    if (agent != NULL &&
+        is_failed(recorded_tools(agent->tools, &settings->dialect, &declared, &error))) {
         return cli_fail(STATUS_DATA, "session %s: %s", record->session.id.text, error.message);
     }
     if (is_failed(
@@ -292,9 +318,17 @@ int settings_places(struct run_settings *settings) {
                )) {
         return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
     }
+    int status = run_config_load(settings);
+    if (status != STATUS_DONE) {
+        return status;
+    }
     result found = settings_find(settings, &error);
     if (is_failed(found)) {
         return cli_fail_error(found, &error);
+    }
+    status = run_config_apply(settings);
+    if (status != STATUS_DONE) {
+        return status;
     }
     if (settings->turns_max == 0) {
         settings->turns_max = settings->model_settings.turns_max;
@@ -303,11 +337,5 @@ int settings_places(struct run_settings *settings) {
         settings->turn_tokens_max = settings->model_settings.turn_tokens_max;
     }
     settings->declared_tools = settings->tools;
-    if (settings->record != NULL) {
-        return settings_continue(settings);
-    }
-    if (!cli_has(arguments, "effort")) {
-        settings->effort = settings->model_settings.effort;
-    }
-    return STATUS_DONE;
+    return settings->record != NULL ? settings_continue(settings) : STATUS_DONE;
 }

@@ -5,6 +5,7 @@
 #define HEARTH_RUNTIME_RUN_SETTINGS_H
 
 #include "cli.h"
+#include "config.h"
 #include "generation_settings.h"
 #include "host.h"
 #include "sessions/session.h"
@@ -16,12 +17,20 @@ struct cache_settings {
     int64_t hours;
 };
 
+#define CACHE_NO_POOL_BYTES 1 /* a pool of so many bytes holds nothing; 0: the engine's default */
+#define RUN_RULES_MAX       64
+
 struct run_settings {
     const struct cli_arguments *arguments;
     const struct session_tree *record; /* of the session that goes on; null: a new one */
     struct buffer task;                /* empty: a session goes on without a new message */
     struct buffer workspace, state, model, snapshots, state_option;
-    struct buffer cache_directory; /* of the disk tier */
+    struct buffer cache_directory;      /* of the disk tier */
+    struct config *user_config;         /* the user's file alone */
+    struct config *config;              /* with the project's and the options */
+    struct buffer rules[RUN_RULES_MAX]; /* [rule_count] --allow and --deny */
+    size_t rule_count;
+    enum tool_dialect dialect;
     struct cache_settings cache;
     const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;

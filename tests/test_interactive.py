@@ -11,6 +11,7 @@ import os
 import pathlib
 import queue
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -84,6 +85,10 @@ class Session:
 
     def tree(self):
         return json.loads(self.hearth("sessions", "show", "last", "--json", "--tokens"))
+
+    def select(self, query):
+        with contextlib.closing(sqlite3.connect(self.state / "sessions.db")) as database:
+            return database.execute(query).fetchall()
 
     def messages(self):
         """(role, text) of all messages in the record."""
@@ -386,6 +391,135 @@ def test_quit_while_it_works():
         assert one.tree()["status"] == "stopped"
 
 
+# ---- permission ----------------------------------------------------------------------------------
+
+
+def test_questions_are_answered_by_the_person():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [call("echo 1 > a"), call("echo 2 > b"), call("echo 3 > c"), call("echo 4 > d"),
+                 say("done")]
+        with one.run(turns, "--policy", "ask") as run:
+            run.message("one")
+            ask = run.wait("ask")
+            run.send("answer", question=ask["question"], answer="yes")
+            assert run.wait("decision")["verdict"] == "allow"
+            run.wait("tool_result", status="ok")
+            ask = run.wait("ask")
+            run.send("answer", question=ask["question"], answer="no", text="not that one")
+            assert run.wait("decision")["verdict"] == "deny"
+            refused = run.wait("tool_result", status="refused")
+            assert "not that one" in refused["text"], refused
+            ask = run.wait("ask")
+            run.send("answer", question=ask["question"] - 1, answer="yes")  # too late for that one
+            run.send("interrupt")
+            assert run.wait("tool_result")["status"] == "cancelled"
+            run.wait("idle", stop="interrupt")
+            run.message("go on")
+            ask = run.wait("ask")
+            run.process.stdin.close()  # nobody is there any more
+            assert run.wait("decision")["by"] == "default"
+            run.finish(0)
+        assert sorted(os.listdir(one.work)) == ["a"], os.listdir(one.work)
+        deciders = one.select("SELECT is_allowed, decider FROM decision ORDER BY number")
+        assert deciders == [(1, "person"), (0, "person"), (0, "default")], deciders
+
+
+def test_always_adds_a_rule_for_the_session():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [call("touch a"), call("touch a"), call("touch b; rm a"), say("done")]
+        with one.run(turns, "--policy", "ask") as run:
+            run.message("one")
+            ask = run.wait("ask")
+            assert ask["always"], ask
+            run.send("answer", question=ask["question"], answer="always")
+            run.wait("tool_result", status="ok")
+            run.wait("tool_result", status="ok")  # the same again
+            ask = run.wait("ask")
+            run.send("answer", question=ask["question"], answer="no")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert os.listdir(one.work) == ["a"]
+
+
+def test_headless_what_would_be_asked_is_refused():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [call("touch a"), call("touch b"), say("done")]
+        with one.run(turns, "--policy", "ask", "--allow", "shell:touch a") as run:
+            run.message("one")
+            run.process.stdin.close()
+            assert run.wait("decision")["by"] == "rule"
+            refused = run.wait("decision")
+            assert refused["by"] == "default" and refused["verdict"] == "deny", refused
+            run.finish(0)
+        assert os.listdir(one.work) == ["a"]
+
+
+def test_read_only_writes_nothing():
+    test_cli.needs_sandbox()
+    with session() as one:
+        write = {"thinking": "", "text": "", "calls": [
+            {"name": "write", "arguments": {"path": "a", "content": "x"}}]}
+        turns = [write, call("touch b"), say("done")]
+        with one.run(turns, "--policy", "read-only", "--allow", "shell", "--allow", "write") as run:
+            run.message("one")
+            assert run.wait("tool_result")["status"] == "refused"
+            assert "policy read-only" in run.wait("tool_result", status="refused")["text"]
+            run.wait("idle", stop="answer")
+            run.end()
+        assert os.listdir(one.work) == []
+
+
+def test_configuration_and_options_decide():
+    test_cli.needs_sandbox()
+    with session() as one:
+        config = one.folder / "config.json"
+        config.write_text(json.dumps({
+            "effort": 33, "budget": {"calls": 1},
+            "rules": [{"tool": "shell", "pattern": "touch *", "action": "deny"}]}))
+        with one.run([call("touch a"), say("done")], "--config", str(config)) as run:
+            run.message("one")
+            assert run.wait("session")["effort"] == 33
+            assert run.wait("decision")["verdict"] == "deny"
+            run.wait("idle", stop="answer")
+            run.end()
+        config.write_text('{"efort": 33}')
+        with one.run([], "--config", str(config)) as run:
+            assert run.process.wait(timeout=WAIT) == 2
+        assert "efort" in run.error and "effort" in run.error, run.error
+
+
+def test_live_output_comes_while_the_tool_runs():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([call("echo early; sleep 1; printf 'l\\303'; sleep 1; printf '\\244te'"),
+                      say("done")]) as run:
+            run.message("one")
+            assert run.wait("tool_output")["text"] == "early\n"
+            assert not [event for event in run.events if event["event"] == "tool_result"]
+            run.wait("tool_result")
+            text = "".join(e["text"] for e in run.events if e["event"] == "tool_output")
+            assert text == "early\nl\u00e4te", repr(text)
+            run.wait("idle")
+            run.end()
+
+
+def test_a_cancelled_call_does_not_end_later_ones():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([call("sleep 100"), call("echo alive"), say("done")]) as run:
+            run.message("one")
+            run.wait("tool_call")
+            run.send("interrupt")
+            run.wait("idle", stop="interrupt")
+            run.message("two")
+            assert "alive" in run.wait("tool_result", status="ok")["text"]
+            run.wait("idle", stop="answer")
+            run.end()
+
+
 # ---- ends ----------------------------------------------------------------------------------------
 
 
@@ -440,6 +574,20 @@ def test_a_budget_of_calls_that_is_ignored_ends_the_run():
         with one.run(turns, "--max-calls", "1") as run:
             run.message("one")
             assert run.finish(4)["stop"] == "calls"
+
+
+def test_the_last_message_is_a_file():
+    with session() as one:
+        path = one.folder / "last"
+        path.write_text("old")
+        with one.run([say("first"), say("the last")], "--output-last-message", str(path)) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.message("two")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert path.read_text() == "the last"
+        assert sorted(p.name for p in one.folder.iterdir() if "last" in p.name) == ["last"]
 
 
 def main():
