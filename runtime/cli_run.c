@@ -3,10 +3,10 @@
  * What is opened for it is in run_host.h.
  */
 #include "cli.h"
-#include "front_lines.h"
 #include "paths.h"
 #include "run_config.h"
 #include "run_host.h"
+#include "terminal_modes.h"
 
 #include "base/log.h"
 #include <inttypes.h>
@@ -75,6 +75,7 @@ static int say_nothing_is_left(const struct session_tree *record) {
 
 /* On the second signal: what is recorded is on the disk, and the kernel ends the sandboxes. */
 static void kill_now(void) {
+    terminal_modes_leave();
     _exit(STATUS_INTERRUPTED);
 }
 
@@ -138,7 +139,7 @@ static result run_agent(
         .handles_signals = true,
         .kill = kill_now,
         .is_interactive = settings->is_interactive,
-        .input = host->front != NULL ? front_lines_front(host->front) : NULL,
+        .input = run_host_front(host),
     };
     options.engine_info = host->engine.info;
     TRY(sampling_fill(host, settings, &options.sampling, error));

@@ -374,12 +374,17 @@ void live_event(struct live *live, const struct run_event *event) {
     }
     if (event->type == RUN_USER) {
         unqueue(live);
+        lines_raw_text(&live->lines, "\n");
     }
+    bool is_answer =
+        event->type == RUN_IDLE && event->stop != NULL && strcmp(event->stop, "answer") == 0;
     if (event->type == RUN_TOOL_CALL || event->type == RUN_TOOL_RESULT) {
         live->in_tool = event->type == RUN_TOOL_CALL;
         buffer_clear(&live->tool);
     }
-    display_put_event(&live->lines, event);
+    if (!is_answer) { /* that is seen */
+        display_put_event(&live->lines, event);
+    }
     live_draw(live);
 }
 

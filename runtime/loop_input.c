@@ -29,6 +29,7 @@ static void message_came(struct run *run, struct view text) {
             agent_queued(run->agent));
     } else {
         bool waits = !agent_is_idle(run->agent);
+        run->interrupted_ms = 0; /* who says something goes on */
         run_dispatch(run, &(struct agent_event){.type = AGENT_MESSAGE, .text = text});
         struct run_event queued = {
             .type = RUN_QUEUED, .text = text, .queued = agent_queued(run->agent)};

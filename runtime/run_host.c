@@ -2,6 +2,7 @@
 #include "run_host.h"
 
 #include "front_lines.h"
+#include "terminal.h"
 #include "paths.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -74,6 +75,8 @@ void run_host_close(struct run_host *host) {
         sandbox_close(host->sandbox);
     }
     front_lines_destroy(host->front);
+    terminal_destroy(host->terminal);
+    buffer_deinit(&host->history);
     display_destroy(host->display);
     loop_destroy(host->loop);
     if (host->workspace != NULL) {
@@ -214,16 +217,40 @@ static void say_input(void *context, const char *text) {
     display_event(host->display, &note);
 }
 
+/* A line editor on a terminal with the live view; else lines as they come. */
+static result
+open_front(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    bool json = cli_has(settings->arguments, "json");
+    if (!display_is_live(host->display) || isatty(STDIN_FILENO) != 1) {
+        return front_lines_create(&host->front, STDIN_FILENO, json, say_input, host, error);
+    }
+    buffer_init(&host->history, 8192);
+    TRY(buffer_append_format(&host->history, error, "%s/history", buffer_text(&settings->state)));
+    const struct terminal_options options = {
+        .display = host->display,
+        .output = host->output,
+        .input = STDIN_FILENO,
+        .screen = STDOUT_FILENO,
+        .history = buffer_text(&host->history),
+        .workspace = buffer_text(&settings->workspace),
+    };
+    return terminal_create(&host->terminal, &options, error);
+}
+
 static result
 host_open_view(struct run_host *host, const struct run_settings *settings, struct error *error) {
     bool json = cli_has(settings->arguments, "json");
-    if (settings->is_interactive) {
-        TRY(front_lines_create(&host->front, STDIN_FILENO, json, say_input, host, error));
-    }
     struct display_options options = display_options_for(STDOUT_FILENO, json);
     TRY(loop_create(&host->loop, error));
     TRY(loop_output(host->loop, STDOUT_FILENO, &host->output, error));
-    return display_create(&host->display, &options, host->output, error);
+    TRY(display_create(&host->display, &options, host->output, error));
+    return settings->is_interactive ? open_front(host, settings, error) : OK;
+}
+
+const struct run_front *run_host_front(const struct run_host *host) {
+    return host->terminal != NULL ? terminal_front(host->terminal)
+           : host->front != NULL  ? front_lines_front(host->front)
+                                  : NULL;
 }
 
 static void say_loading(void *context, struct view line) {

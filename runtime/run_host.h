@@ -18,6 +18,8 @@
     "asks."
 
 struct front_lines;
+struct run_front;
+struct terminal;
 
 /* Closed in reverse order. */
 struct run_host {
@@ -28,7 +30,9 @@ struct run_host {
     struct loop *loop;
     struct output *output;
     struct display *display;
-    struct front_lines *front; /* of an interactive run */
+    struct front_lines *front; /* of an interactive run: one of these */
+    struct terminal *terminal;
+    struct buffer history; /* path of its lines */
     struct sandbox *sandbox;
     struct sandbox_policy policy;
     struct run_engine_parts engine;
@@ -51,6 +55,8 @@ int run_host_open_resume(struct run_host *host, const struct run_settings *setti
 MUST_CHECK result run_host_open_tools(
     struct run_host *host, const struct run_settings *settings, struct error *error
 );
+/* Where a person's input comes from; null: nobody is there. */
+const struct run_front *run_host_front(const struct run_host *host);
 void run_host_close(struct run_host *host);
 
 #endif

@@ -172,11 +172,16 @@ static void go_to_row(struct screen *screen, size_t row) {
     shown->cursor_column = 0;
 }
 
-/* To where the rows begin, with nothing below. */
+/* To where the rows begin, with nothing below. A terminal that is cleared from its first place on
+ * may keep what was there as history, so the first row is cleared by itself. */
 static void clear_shown(struct screen *screen) {
+    if (screen->shown.count > 1) {
+        go_to_row(screen, 1);
+        put(screen, "\x1b[J");
+    }
     if (screen->shown.count > 0) {
         go_to_row(screen, 0);
-        put(screen, "\x1b[J");
+        put(screen, "\x1b[K");
     }
     rows_clear(&screen->shown);
 }
@@ -206,7 +211,7 @@ static void draw_rows(struct screen *screen) {
         put(screen, "\x1b[K");
     }
     if (wanted->count < shown->count) {
-        go_to_row(screen, wanted->count > 0 ? wanted->count : 0);
+        go_to_row(screen, wanted->count);
         put(screen, "\x1b[J");
     }
     if (wanted->count > 0) {
@@ -241,6 +246,9 @@ void screen_draw(struct screen *screen) {
         return;
     }
     print_pending(screen);
+    if (screen->wanted.count == 0) {
+        clear_shown(screen);
+    }
     draw_rows(screen);
     flush(screen);
 }

@@ -81,6 +81,9 @@ void status_line_make(const struct run_status *status, int columns, char out[STA
     char left[24];
     int32_t room = status->context_max - status->context_tokens;
     add_activity(&writer, status);
+    if (status->context_max == 0) {
+        return; /* the run has not begun */
+    }
     if (is_wide) {
         add_field(
             &writer,

@@ -1,0 +1,89 @@
+#include "terminal_commands.h"
+
+#include "config_internal.h"
+
+static const struct terminal_command commands[] = {
+    {"help", "", "this text", TERMINAL_HELP, 0},
+    {"effort",
+     "N",
+     "how much the model thinks: 1 to 100, low, high, max, off",
+     TERMINAL_RUN,
+     RUN_COMMAND_EFFORT},
+    {"model", "", "the model of this session", TERMINAL_MODEL, 0},
+    {"thinking", "", "show thinking in full, or fold it (Ctrl-T)", TERMINAL_THINKING, 0},
+    {"compact", "", "make the context shorter by a summary", TERMINAL_RUN, RUN_COMMAND_COMPACT},
+    {"fork",
+     "",
+     "a second session that begins where this one stands",
+     TERMINAL_RUN,
+     RUN_COMMAND_FORK},
+    {"rewind",
+     "TURN",
+     "conversation and files as they were before a turn",
+     TERMINAL_RUN,
+     RUN_COMMAND_REWIND},
+    {"undo", "", "files as they were before the last change", TERMINAL_RUN, RUN_COMMAND_UNDO},
+    {"diff", "", "what changed in the workspace", TERMINAL_RUN, RUN_COMMAND_DIFF},
+    {"budget", "", "what is spent and what is left", TERMINAL_RUN, RUN_COMMAND_BUDGET},
+    {"sessions", "", "recorded sessions", TERMINAL_RUN, RUN_COMMAND_SESSIONS},
+    {"quit", "", "end; the session can be resumed (Ctrl-D)", TERMINAL_RUN, RUN_COMMAND_QUIT},
+};
+
+size_t terminal_command_count(void) {
+    return COUNT_OF(commands);
+}
+
+const struct terminal_command *terminal_command_at(size_t index) {
+    ASSERT(index < COUNT_OF(commands));
+    return &commands[index];
+}
+
+bool terminal_command_parse(
+    struct view line,
+    const struct terminal_command **out,
+    struct view *argument,
+    const char **nearest
+) {
+    size_t end = 1;
+    while (end < line.length && line.data[end] >= 'a' && line.data[end] <= 'z') {
+        end++;
+    }
+    if (line.length < 2 || line.data[0] != '/' || end == 1 ||
+        (end < line.length && line.data[end] != ' ' && line.data[end] != '\n')) {
+        return false;
+    }
+    struct view name = view_slice(line, 1, end - 1);
+    while (end < line.length && (line.data[end] == ' ' || line.data[end] == '\n')) {
+        end++;
+    }
+    *argument = view_slice(line, end, line.length - end);
+    const char *names[COUNT_OF(commands)];
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        names[i] = commands[i].name;
+        if (view_equals_text(name, names[i])) {
+            *out = &commands[i];
+            return true;
+        }
+    }
+    *out = NULL;
+    *nearest = config_nearest(name, names, COUNT_OF(names));
+    return true;
+}
+
+result terminal_help(struct buffer *out, struct error *error) {
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        const struct terminal_command *command = &commands[i];
+        char left[32];
+        int length = snprintf(left, sizeof left, "/%s %s", command->name, command->argument);
+        ASSERT(length > 0);
+        TRY(buffer_append_format(out, error, "%-14s %s\n", left, command->help));
+    }
+    return buffer_append_text(
+        out,
+        "Enter sends, also while the model works: it is read before its next turn.\n"
+        "Alt-Enter, Ctrl-J, or \\ at the end of a line: a further line. Tab completes.\n"
+        "Up, Ctrl-R: earlier lines. Ctrl-C: interrupt, twice: end. Ctrl-D: end.\n"
+        "Esc Esc: interrupt and send what is typed. Ctrl-L: draw anew. Ctrl-Z: suspend.\n",
+        error
+    );
+}
