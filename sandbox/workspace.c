@@ -22,13 +22,12 @@
 #include "resolve.h"
 #include "tree_files.h"
 
-#define PATH_BYTES_MAX     TREE_PATH_BYTES_MAX
-#define FILES_MAX          ((size_t)500000)
-#define PENDING_BYTES_MAX  ((size_t)64 << 20)        /* of paths of directories still to visit */
-#define RECENT_NS          (INT64_C(2) * 1000000000) /* a file changed this recently is read again */
-#define SKIPPED_SHOWN_MAX  400
-#define SNAPSHOT_REFERENCE "refs/heads/snapshots"
-#define COMPRESSION        1 /* zlib; the first snapshot of a large tree is bound by it */
+#define PATH_BYTES_MAX    TREE_PATH_BYTES_MAX
+#define FILES_MAX         ((size_t)500000)
+#define PENDING_BYTES_MAX ((size_t)64 << 20)        /* of paths of directories still to visit */
+#define RECENT_NS         (INT64_C(2) * 1000000000) /* a file changed this recently is read again */
+#define SKIPPED_SHOWN_MAX 400
+#define COMPRESSION       1 /* zlib; the first snapshot of a large tree is bound by it */
 
 result workspace_git_failed(struct error *error, int status, const char *what) {
     const git_error *last = git_error_last();
@@ -150,13 +149,17 @@ static result open_parts(
             workspace->directory
         );
     }
+    workspace->store_fd = open(real_store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (workspace->store_fd < 0) {
+        FAIL_FOREIGN(error, IO, errno, "snapshot store '%.300s': %s", store, strerror(errno));
+    }
     TRY(open_repository(store, &workspace->ignore, error));
     TRY_GIT(
         git_repository_set_workdir(workspace->ignore, workspace->directory, 0),
         "attaching the workspace"
     );
     char cache[PATH_BYTES_MAX + 32];
-    (void)snprintf(cache, sizeof cache, "%s/stat-cache", real_store);
+    (void)snprintf(cache, sizeof cache, "%s/" WORKSPACE_CACHE_NAME, real_store);
     TRY_GIT(git_index_open(&workspace->cache, cache), "opening the snapshot cache");
     return OK;
 }
@@ -178,7 +181,7 @@ result workspace_open(
     if (workspace == NULL) {
         FAIL(error, MEMORY, "no memory for a workspace");
     }
-    workspace->root_fd = -1;
+    workspace->root_fd = workspace->store_fd = -1;
     atomic_init(&workspace->until_ms, INT64_MAX);
     result opened = open_parts(workspace, directory, store, error);
     if (is_failed(opened)) {
@@ -196,6 +199,7 @@ void workspace_close(struct workspace *workspace) {
     git_index_free(workspace->cache);
     git_repository_free(workspace->ignore);
     git_repository_free(workspace->repository);
+    fd_cleanup(&workspace->store_fd);
     fd_cleanup(&workspace->root_fd);
     free(workspace->directory);
     free(workspace);
@@ -346,6 +350,7 @@ static result add_file(
             ),
             "storing a file"
         );
+        walk->snapshot->bytes_read += content.length;
         // Two changes within the clock's step look alike: such an entry must not be trusted.
         if (walk->now_ns - to_ns(&about->st_ctim) < RECENT_NS) {
             entry.ctime = (git_index_time){0, 0};
@@ -453,7 +458,7 @@ static result scan(struct walk *walk, git_oid *tree, struct error *error) {
 
 static result find_last(struct workspace *workspace, git_commit **out, struct error *error) {
     git_oid id;
-    int status = git_reference_name_to_id(&id, workspace->repository, SNAPSHOT_REFERENCE);
+    int status = git_reference_name_to_id(&id, workspace->repository, WORKSPACE_SNAPSHOT_REFERENCE);
     if (status == GIT_ENOTFOUND) {
         return OK; // the first snapshot
     }
@@ -488,7 +493,7 @@ static result commit_tree(
         git_commit_create(
             out,
             workspace->repository,
-            SNAPSHOT_REFERENCE,
+            WORKSPACE_SNAPSHOT_REFERENCE,
             author,
             author,
             "UTF-8",
@@ -520,9 +525,14 @@ result workspace_take_snapshot(
     };
     buffer_init(&walk.directories, PENDING_BYTES_MAX);
     git_oid tree;
-    TRY(scan(&walk, &tree, error));
     git_oid commit;
-    TRY(commit_tree(workspace, &tree, message, &commit, error));
+    TRY(workspace_store_lock(workspace, error));
+    result stored = scan(&walk, &tree, error);
+    if (is_ok(stored)) {
+        stored = commit_tree(workspace, &tree, message, &commit, error);
+    }
+    workspace_store_unlock(workspace);
+    TRY(stored);
     git_oid_tostr(snapshot.commit, sizeof snapshot.commit, &commit);
     *out = snapshot;
     return OK;

@@ -28,10 +28,12 @@ struct workspace_snapshot {
     size_t files;            /* in the snapshot */
     size_t skipped;          /* left out: too large, unreadable, or of a kind git cannot hold */
     char skipped_names[480]; /* the first few, separated by blanks */
+    uint64_t bytes_read;     /* of files that were new or changed: the store grows by less */
 };
 
 /* Records the tree as it is; unchanged files are not read again. `message` becomes the commit's.
- * Expected errors: IO, MEMORY, TIMEOUT (see workspace_limit_time). */
+ * Expected errors: IO, MEMORY, TIMEOUT (see workspace_limit_time), LIMIT (another process has used
+ * the store for half a minute). */
 MUST_CHECK result workspace_take_snapshot(
     struct workspace *workspace,
     const char *message,
@@ -42,6 +44,29 @@ MUST_CHECK result workspace_take_snapshot(
 /* Snapshots, the one in progress too, fail with TIMEOUT once the monotonic clock has reached
  * `until_ms`; INT64_MAX (the beginning) for no limit. Thread: any, at any time. */
 void workspace_limit_time(struct workspace *workspace, int64_t until_ms);
+
+struct workspace_collected {
+    uint64_t bytes_before; /* of the store's objects on disk */
+    uint64_t bytes_after;
+    size_t removed;
+    size_t missing; /* pins that the store does not have */
+};
+
+#define WORKSPACE_COLLECT_AGE_S 3600
+
+/* Removes what neither a pinned snapshot nor the latest one needs: pins [count] are all commits that
+ * a session still refers to; the others are no longer found afterwards. Objects younger than
+ * `age_s` (usually WORKSPACE_COLLECT_AGE_S) stay, for a snapshot that another process has just taken
+ * and not recorded. Removes nothing when a pinned snapshot cannot be read in full. Expected errors:
+ * MEMORY, IO, LIMIT (another process uses the store). */
+MUST_CHECK result workspace_collect(
+    struct workspace *workspace,
+    const char *const *pins,
+    size_t count,
+    int64_t age_s,
+    struct workspace_collected *out,
+    struct error *error
+);
 
 enum workspace_change { WORKSPACE_ADDED, WORKSPACE_DELETED, WORKSPACE_MODIFIED, WORKSPACE_TYPE };
 
@@ -78,7 +103,9 @@ void workspace_difference_deinit(struct workspace_difference *difference);
 /* Makes the tree what it was at `commit`: changed and deleted files come back, new files that a
  * snapshot would hold go; ignored and skipped ones stay. Takes a snapshot of the present state
  * first (`before`, may be null). Holds the lock that a sandboxed command in the same workspace
- * holds. Expected errors: NOT_FOUND (no such snapshot), LIMIT (a command runs there), IO. */
+ * holds. Expected errors: NOT_FOUND (no such snapshot), LIMIT (a command runs there), INVALID_INPUT
+ * (ignored or skipped files stand where files of the snapshot were: named, nothing was changed), IO
+ * (the message names the snapshot of before). */
 MUST_CHECK result workspace_restore(
     struct workspace *workspace,
     const char *commit,
@@ -99,7 +126,8 @@ struct workspace_undone {
 
 /* Takes back what the stretches [count], oldest first, changed, and nothing else: each file that one of
  * them touched becomes what it was before the first of them. Refuses, before anything is changed, when
- * somebody else changed one of these files between the stretches or since. A snapshot is taken first.
+ * somebody else changed one of these files between the stretches or since, or where an ignored or
+ * skipped file stands in the way; files that are back already are left. A snapshot is taken first.
  * Holds the lock that a sandboxed command in the same workspace holds. Expected errors: NOT_FOUND (no
  * such snapshot), INVALID_INPUT (changed by somebody else: named), LIMIT (a command runs there), IO. */
 MUST_CHECK result workspace_undo(

@@ -10,6 +10,7 @@
 struct workspace {
     char *directory;
     int root_fd;
+    int store_fd;               /* directory; locked while objects are written or removed */
     git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
     git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
     git_index *cache;
@@ -38,6 +39,14 @@ static inline void diff_cleanup(git_diff **diff) {
 static inline void blob_cleanup(git_blob **blob) {
     git_blob_free(*blob);
 }
+
+#define WORKSPACE_SNAPSHOT_REFERENCE "refs/heads/snapshots" /* the latest one */
+#define WORKSPACE_CACHE_NAME         "stat-cache"
+
+/* One writer of the store at a time, across processes. Released by workspace_store_unlock. Expected
+ * errors: LIMIT, TIMEOUT (see workspace_limit_time), IO. */
+MUST_CHECK result workspace_store_lock(struct workspace *workspace, struct error *error);
+void workspace_store_unlock(struct workspace *workspace);
 
 /* The tree of a snapshot. Expected errors: NOT_FOUND. */
 MUST_CHECK result workspace_find_tree(

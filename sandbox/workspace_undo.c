@@ -1,14 +1,19 @@
 /* The way back to earlier snapshots: a whole tree, or what certain stretches of work changed. */
 #include "workspace_internal.h"
 
-#include "base/clock.h"
-#include "lock.h"
-#include "tree_files.h"
-
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define CHANGES_MAX     ((size_t)1000000) /* of all stretches */
-#define NAMES_SHOWN_MAX 300
+#include "lock.h"
+#include "resolve.h"
+#include "tree_files.h"
+
+#define CHANGES_MAX       ((size_t)1000000) /* of all stretches */
+#define NAMES_SHOWN_MAX   300
+#define PENDING_BYTES_MAX ((size_t)16 << 20) /* of paths of directories still to visit */
 
 static result
 write_path(const struct workspace *workspace, const git_diff_file *file, struct error *error) {
@@ -22,6 +27,158 @@ write_path(const struct workspace *workspace, const git_diff_file *file, struct 
     }
     struct view content = view_of(git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob));
     return tree_write_file(workspace->root_fd, file->path, kind, content, error);
+}
+
+/* ---- what no snapshot holds ------------------------------------------------------------------ */
+
+static bool is_held(git_tree *tree, const char *path) {
+    git_tree_entry *entry = NULL;
+    bool held = git_tree_entry_bypath(&entry, tree, path) == 0 &&
+                git_tree_entry_type(entry) != GIT_OBJECT_TREE;
+    git_tree_entry_free(entry);
+    return held;
+}
+
+/* Looks at the directory `path`; directories in it are appended to `pending`, NUL after each. True
+ * when it is empty or has a file that `present` does not hold. */
+static bool look_into(int root_fd, git_tree *present, const char *path, struct buffer *pending) {
+    int fd = resolve_open(root_fd, path, O_RDONLY | O_DIRECTORY, 0, RESOLVE_CONFINE);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    if (directory == NULL) {
+        fd_cleanup(&fd);
+        return true;
+    }
+    size_t entries = 0;
+    bool found = false;
+    for (struct dirent *entry = readdir(directory); entry != NULL && !found;
+         entry = readdir(directory)) {
+        char child[TREE_PATH_BYTES_MAX + 1];
+        struct stat about;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
+            continue;
+        }
+        entries += 1;
+        int length = snprintf(child, sizeof child, "%s/%s", path, entry->d_name);
+        if (length < 0 || (size_t)length >= sizeof child ||
+            fstatat(dirfd(directory), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+            found = true;
+        } else if (S_ISDIR(about.st_mode)) {
+            found = is_failed(buffer_append(pending, view_of(child, (size_t)length + 1), NULL));
+        } else {
+            found = !is_held(present, child);
+        }
+    }
+    closedir(directory);
+    return found || entries == 0;
+}
+
+/* Whether the directory would stay, because something in it is no snapshot's to remove. */
+static bool stays(int root_fd, git_tree *present, const char *directory) {
+    CLEANUP(buffer_deinit) struct buffer pending;
+    buffer_init(&pending, PENDING_BYTES_MAX);
+    if (is_failed(buffer_append(&pending, view_of(directory, strlen(directory) + 1), NULL))) {
+        return true;
+    }
+    for (size_t at = 0; at < pending.length;) {
+        char path[TREE_PATH_BYTES_MAX + 1];
+        size_t length = strlen((const char *)pending.data + at);
+        ASSERT(length <= TREE_PATH_BYTES_MAX);
+        memcpy(path, pending.data + at, length + 1); // the buffer moves as it grows
+        if (look_into(root_fd, present, path, &pending)) {
+            return true;
+        }
+        at += length + 1;
+    }
+    return false;
+}
+
+/* Whether something stands where a file that `present` lacks is to come, and is in no snapshot:
+ * ignored, too large, a socket. It would be lost. */
+static bool is_obstructed(const struct workspace *workspace, git_tree *present, const char *path) {
+    char prefix[TREE_PATH_BYTES_MAX + 1];
+    size_t length = strlen(path);
+    if (length > TREE_PATH_BYTES_MAX) {
+        return true;
+    }
+    memcpy(prefix, path, length + 1);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != '\0') {
+            continue;
+        }
+        struct stat about;
+        prefix[i] = '\0'; // all before was found to be directories
+        if (fstatat(workspace->root_fd, prefix, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+            return errno != ENOENT;
+        }
+        if (!S_ISDIR(about.st_mode)) { // an ancestor goes when a snapshot holds it
+            return !is_held(present, prefix);
+        }
+        if (path[i] == '\0') {
+            return stays(workspace->root_fd, present, path);
+        }
+        prefix[i] = '/';
+    }
+    return false;
+}
+
+struct obstacles {
+    size_t count;
+    char names[NAMES_SHOWN_MAX];
+};
+
+static void note_obstacle(struct obstacles *obstacles, const char *path) {
+    size_t used = strlen(obstacles->names);
+    (void)snprintf(
+        obstacles->names + used, sizeof obstacles->names - used, "%s%s", used > 0 ? ", " : "", path
+    ); // cut: the number says the rest
+    obstacles->count += 1;
+}
+
+static result refuse_obstacles(const struct obstacles *obstacles, struct error *error) {
+    if (obstacles->count > 0) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "in the way of %zu files is what no snapshot holds (ignored or too large), move it "
+            "first: %s",
+            obstacles->count,
+            obstacles->names
+        );
+    }
+    return OK;
+}
+
+static result check_obstacles(
+    const struct workspace *workspace, git_tree *present, git_diff *diff, struct error *error
+) {
+    struct obstacles obstacles = {0};
+    for (size_t i = 0; i < git_diff_num_deltas(diff); i++) {
+        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        if (delta->status == GIT_DELTA_ADDED &&
+            is_obstructed(workspace, present, delta->new_file.path)) {
+            note_obstacle(&obstacles, delta->new_file.path);
+        }
+    }
+    return refuse_obstacles(&obstacles, error);
+}
+
+/* ---- restore -------------------------------------------------------------------------------- */
+
+static result apply(struct workspace *workspace, git_diff *diff, struct error *error) {
+    size_t count = git_diff_num_deltas(diff);
+    for (size_t i = 0; i < count; i++) { // removals first: a directory may stand where a file was
+        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        if (delta->status == GIT_DELTA_DELETED) {
+            TRY(tree_remove_file(workspace->root_fd, delta->old_file.path, error));
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        if (delta->status != GIT_DELTA_DELETED) {
+            TRY(write_path(workspace, &delta->new_file, error));
+        }
+    }
+    return OK;
 }
 
 result workspace_restore(
@@ -41,19 +198,10 @@ result workspace_restore(
     TRY(workspace_find_tree(workspace, present.commit, &from, error));
     CLEANUP(diff_cleanup) git_diff *diff = NULL;
     TRY(workspace_compare_trees(workspace, from, target, &diff, error));
-    size_t count = git_diff_num_deltas(diff);
-    for (size_t i = 0; i < count; i++) { // removals first: a directory may stand where a file was
-        const git_diff_delta *delta = git_diff_get_delta(diff, i);
-        if (delta->status == GIT_DELTA_DELETED) {
-            TRY(tree_remove_file(workspace->root_fd, delta->old_file.path, error));
-        }
-    }
-    for (size_t i = 0; i < count; i++) {
-        const git_diff_delta *delta = git_diff_get_delta(diff, i);
-        if (delta->status != GIT_DELTA_DELETED) {
-            TRY(write_path(workspace, &delta->new_file, error));
-        }
-    }
+    TRY(check_obstacles(workspace, from, diff, error));
+    TRY_NOTE(
+        error, apply(workspace, diff, error), "what was there before is snapshot %s", present.commit
+    );
     struct workspace_snapshot after;
     TRY(workspace_take_snapshot(workspace, "restored", &after, error));
     CLEANUP(tree_cleanup) git_tree *reached = NULL;
@@ -187,6 +335,12 @@ static result merge(struct changes *changes, git_tree *present, struct error *er
             later->path = NULL;
         }
         const struct state now = state_in(present, merged.path);
+        if (!is_foreign && is_same(&merged.before, &now)) { // somebody took it back already
+            free(merged.path);
+            changes->items[i].path = NULL;
+            i = next;
+            continue;
+        }
         if (is_foreign || !is_same(&merged.after, &now)) {
             size_t used = strlen(names);
             (void)snprintf(
@@ -210,6 +364,22 @@ static result merge(struct changes *changes, git_tree *present, struct error *er
         );
     }
     return OK;
+}
+
+static result check_changes(
+    const struct workspace *workspace,
+    git_tree *present,
+    const struct changes *changes,
+    struct error *error
+) {
+    struct obstacles obstacles = {0};
+    for (size_t i = 0; i < changes->count; i++) {
+        const struct change *change = &changes->items[i];
+        if (change->after.mode == 0 && is_obstructed(workspace, present, change->path)) {
+            note_obstacle(&obstacles, change->path);
+        }
+    }
+    return refuse_obstacles(&obstacles, error);
 }
 
 static result
@@ -248,7 +418,13 @@ result workspace_undo(
     CLEANUP(tree_cleanup) git_tree *tree = NULL;
     TRY(workspace_find_tree(workspace, present.commit, &tree, error));
     TRY(merge(&changes, tree, error));
-    TRY(put_back(workspace, &changes, error));
+    TRY(check_changes(workspace, tree, &changes, error));
+    TRY_NOTE(
+        error,
+        put_back(workspace, &changes, error),
+        "what was there before is snapshot %s",
+        present.commit
+    );
     struct workspace_snapshot after;
     TRY(workspace_take_snapshot(workspace, "undone", &after, error));
     memcpy(undone.after, after.commit, sizeof undone.after);

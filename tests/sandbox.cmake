@@ -34,3 +34,5 @@ hearth_test(test_workspace SOURCES test_workspace.c LIBRARIES sandbox base)
 hearth_test(test_cgroup SOURCES test_cgroup.c LIBRARIES sandbox base)
 hearth_fuzz(fuzz_sanitise SOURCES fuzz_sanitise.c LIBRARIES sandbox base)
 hearth_test(test_survey SOURCES test_survey.c LIBRARIES sandbox base)
+add_executable(bench_snapshot bench_snapshot.c) # no test: its timings want an idle machine
+target_link_libraries(bench_snapshot PRIVATE sandbox base hearth_flags)

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -381,12 +382,144 @@ static void undo_refuses_what_somebody_else_changed(void **state) {
     shell("cd ws && test -f new && grep -q mine src/a.txt && rm new"); // nothing was done
     refused = workspace_undo(workspace, stretches, 1, &undone, &error);
     assert_int_equal(refused.code, RESULT_INVALID_INPUT);
-    assert_non_null(strstr(error.message, "2 of 2 files"));
+    assert_non_null(strstr(error.message, "1 of 1 files")); // "new" is gone already, as before
     const struct workspace_stretch unknown = {
         start.commit, "0123456789012345678901234567890123456789"};
     assert_int_equal(
         workspace_undo(workspace, &unknown, 1, &undone, &error).code, RESULT_NOT_FOUND
     );
+}
+
+/* What no snapshot holds would be lost: nothing is begun, and the names are told. */
+static void files_that_no_snapshot_holds_are_never_overwritten(void **state) {
+    (void)state;
+    shell("cd ws && mkdir -p deep && echo d >deep/f && echo a >plain");
+    struct workspace_snapshot start = snapshot();
+    shell("cd ws && rm -r deep plain keep src");
+    struct workspace_snapshot gone = snapshot();
+    static const char *const obstacles[] = {
+        "echo plain >.gitignore && echo precious >plain", // ignored now
+        "truncate -s 11M plain",                          // too large
+        "mkfifo plain",                                   // of no kind that git holds
+        "mkdir -p plain/sub && echo '*.o' >.gitignore && echo precious >plain/sub/x.o",
+        "mkdir -p plain/empty",                         // would be in the way
+        "echo deep >.gitignore && echo precious >deep", // where a directory is to be
+        "mkdir -p plain/.git && echo precious >plain/.git/config",
+    };
+    const struct workspace_stretch stretch = {start.commit, gone.commit};
+    for (size_t i = 0; i < COUNT_OF(obstacles); i++) {
+        shell("cd ws && %s", obstacles[i]);
+        shell("cp -a ws copy");
+        struct error error = {0};
+        result restored = workspace_restore(workspace, start.commit, NULL, &error);
+        assert_int_equal(restored.code, RESULT_INVALID_INPUT);
+        assert_non_null(strstr(error.message, i == 5 ? "deep/f" : "plain"));
+        struct workspace_undone undone;
+        restored = workspace_undo(workspace, &stretch, 1, &undone, &error);
+        assert_int_equal(restored.code, RESULT_INVALID_INPUT);
+        shell(
+            "diff -r --no-dereference ws copy 2>/dev/null >differences; ! grep -v fifo differences"
+        );
+        shell("rm -rf copy ws/plain ws/deep ws/.gitignore");
+    }
+    (void)undo(&stretch, 1);
+    shell("cd ws && grep -q d deep/f && grep -q a plain && test -f src/a.txt");
+    // A directory of files that a snapshot holds makes way, as it can come back.
+    shell("cd ws && rm plain && mkdir -p plain/sub && echo x >plain/sub/f");
+    struct workspace_snapshot before;
+    assert_true(is_ok(workspace_restore(workspace, start.commit, &before, NULL)));
+    shell("cd ws && grep -q a plain");
+    assert_true(is_ok(workspace_restore(workspace, before.commit, NULL, NULL)));
+    shell("cd ws && grep -q x plain/sub/f");
+}
+
+static void snapshot_reads_only_what_changed(void **state) {
+    (void)state;
+    assert_true(snapshot().bytes_read > 0);
+    (void)usleep(2100000); // a file changed a moment ago is read again
+    (void)snapshot();
+    assert_int_equal(snapshot().bytes_read, 0);
+    shell("printf 12345 >ws/new");
+    assert_int_equal(snapshot().bytes_read, 5);
+}
+
+/* ---- store ---------------------------------------------------------------------------------- */
+
+static struct workspace_collected collect(const char *const *pins, size_t count, int64_t age_s) {
+    struct workspace_collected collected;
+    struct error error = {0};
+    if (is_failed(workspace_collect(workspace, pins, count, age_s, &collected, &error))) {
+        fail_msg("%s", error.message);
+    }
+    return collected;
+}
+
+static void collecting_keeps_pinned_snapshots_whole(void **state) {
+    (void)state;
+    struct workspace_snapshot start = snapshot();
+    shell("cd ws && head -c 400000 /dev/urandom >blob && mkdir -p a/b && echo x >a/b/c");
+    struct workspace_snapshot middle = snapshot();
+    shell("cd ws && rm -r blob a && echo last >keep");
+    struct workspace_snapshot last = snapshot();
+    const char *const all[] = {start.commit, middle.commit};
+    struct workspace_collected collected = collect(all, 2, -10);
+    assert_int_equal(collected.removed, 0);
+    assert_int_equal(collected.missing, 0);
+    assert_true(collected.bytes_before > 400000 && collected.bytes_after == collected.bytes_before);
+    collected = collect(all, 1, WORKSPACE_COLLECT_AGE_S); // too young to go
+    assert_int_equal(collected.removed, 0);
+    shell("mkdir -p store/a/objects/00 && echo left >store/a/objects/00/tmp_object_x");
+    collected = collect(all, 1, -10);
+    assert_true(collected.removed >= 6); // commit, three trees, two files, the left-over
+    assert_true(collected.bytes_before - collected.bytes_after > 400000);
+    struct workspace_difference difference = compare(&start, &last, 1 << 16);
+    assert_int_equal(difference.file_count, 1);
+    workspace_difference_deinit(&difference);
+    struct error error = {0};
+    assert_int_equal(
+        workspace_restore(workspace, middle.commit, NULL, &error).code, RESULT_NOT_FOUND
+    );
+    assert_true(is_ok(open_again()));
+    assert_true(is_ok(workspace_restore(workspace, start.commit, NULL, &error)));
+    assert_true(is_ok(workspace_restore(workspace, last.commit, NULL, &error)));
+    shell("cd ws && grep -q last keep");
+    // What was removed is stored again when it comes back.
+    shell("cd ws && mkdir -p a/b && echo x >a/b/c");
+    struct workspace_snapshot again = snapshot();
+    shell("rm -r ws/a");
+    assert_true(is_ok(workspace_restore(workspace, again.commit, NULL, &error)));
+    shell("grep -q x ws/a/b/c");
+    const char *const unknown[] = {"0123456789012345678901234567890123456789", "no commit"};
+    assert_int_equal(collect(unknown, 2, WORKSPACE_COLLECT_AGE_S).missing, 2);
+}
+
+static void damaged_pin_removes_nothing(void **state) {
+    (void)state;
+    struct workspace_snapshot start = snapshot();
+    shell("cd ws && mkdir z && echo x >z/f");
+    struct workspace_snapshot middle = snapshot();
+    shell("rm -r ws/z");
+    (void)snapshot();
+    shell("cd store/a && rm -f $(git rev-parse %s:z | sed 's|^..|objects/&/|')", middle.commit);
+    const char *const pins[] = {middle.commit};
+    struct workspace_collected collected;
+    assert_true(is_failed(workspace_collect(workspace, pins, 1, -10, &collected, NULL)));
+    assert_true(is_ok(workspace_restore(workspace, start.commit, NULL, NULL)));
+}
+
+static void store_has_one_writer_at_a_time(void **state) {
+    (void)state;
+    char store[300];
+    (void)snprintf(store, sizeof store, "%s/store/a", base);
+    int other = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(other, LOCK_EX), 0);
+    struct clock clock = clock_real();
+    workspace_limit_time(workspace, clock_monotonic_ms(&clock) + 200);
+    struct workspace_snapshot taken;
+    assert_int_equal(workspace_take_snapshot(workspace, "x", &taken, NULL).code, RESULT_TIMEOUT);
+    workspace_limit_time(workspace, INT64_MAX);
+    close(other);
+    (void)snapshot();
 }
 
 static void undo_is_refused_while_a_command_runs(void **state) {
@@ -423,6 +556,11 @@ int main(void) {
         TEST(undo_of_one_stretch_leaves_the_others),
         TEST(undo_refuses_what_somebody_else_changed),
         TEST(undo_is_refused_while_a_command_runs),
+        TEST(files_that_no_snapshot_holds_are_never_overwritten),
+        TEST(snapshot_reads_only_what_changed),
+        TEST(collecting_keeps_pinned_snapshots_whole),
+        TEST(damaged_pin_removes_nothing),
+        TEST(store_has_one_writer_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
