@@ -37,6 +37,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     endforeach()
 endif()
 
+hearth_test(test_hooks SOURCES test_hooks.c sandbox_support.c LIBRARIES runtime)
+add_dependencies(test_hooks hearth-sandbox hearth-inner)
 hearth_test(test_instructions SOURCES test_instructions.c LIBRARIES runtime)
 hearth_test(test_permission SOURCES test_permission.c LIBRARIES runtime)
 hearth_test(test_run_config SOURCES test_run_config.c LIBRARIES runtime)
