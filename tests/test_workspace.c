@@ -503,6 +503,7 @@ static void damaged_pin_removes_nothing(void **state) {
     shell("cd store/a && rm -f $(git rev-parse %s:z | sed 's|^..|objects/&/|')", middle.commit);
     const char *const pins[] = {middle.commit};
     struct workspace_collected collected;
+    assert_true(is_ok(open_again())); // which has not read it before
     assert_true(is_failed(workspace_collect(workspace, pins, 1, -10, &collected, NULL)));
     assert_true(is_ok(workspace_restore(workspace, start.commit, NULL, NULL)));
 }
