@@ -10,6 +10,8 @@ hearth_test(test_loop SOURCES test_loop.c runtime_support.c LIBRARIES runtime LA
 add_executable(hearth_scripted hearth_scripted.c scripted_engine.c)
 target_link_libraries(hearth_scripted PRIVATE runtime hearth_flags)
 add_dependencies(hearth_scripted hearth-sandbox hearth-inner)
+target_link_options(hearth_scripted PRIVATE
+    -Wl,--wrap=session_batch_commit,--wrap=session_call_start)
 
 # The built program as a user calls it.
 find_package(Python3 COMPONENTS Interpreter REQUIRED)
@@ -23,6 +25,7 @@ hearth_program_test(test_resume hearth 1200)
 hearth_program_test(test_branch hearth 1200)
 hearth_program_test(test_interactive hearth_scripted 600)
 hearth_program_test(test_endurance hearth_scripted 1200)
+hearth_program_test(test_compaction hearth_scripted 900)
 
 # The success rate of the bundled model, beside the known figures; with sanitizers it takes too long.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")

@@ -1,0 +1,387 @@
+#!/usr/bin/env python3
+"""Contexts that fill: test_compaction.py HEARTH_SCRIPTED [NAME-PART]...
+
+The whole program with a scripted engine, and beside it the real one with the bundled model. Helpers and
+output are those of test_cli.py.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import test_cli
+from test_cli import GREEDY, Scratch, check, needs_sandbox
+from test_resume import context_ids
+
+SCRIPTED = test_cli.HEARTH
+HEARTH = str(pathlib.Path(SCRIPTED).parent.parent / "runtime" / "hearth")
+SLOW = test_cli.is_slow_build()
+LINES = "".join(f"line {i}: some words that fill a file up\n" for i in range(60))  # about 800 tokens
+MAX = 4096
+TURN_END = MAX - MAX // 8 - 256  # agent_history_turn_end
+
+
+def read(path, **more):
+    return dict({"thinking": f"I need {path}.", "text": "I look.",
+                 "calls": [{"name": "read", "arguments": {"path": path}}]}, **more)
+
+
+def reads(count):
+    return [read(f"file{i}.txt") for i in range(count)]
+
+
+SUMMARY = {"fork": True, "text": "The files were read."}
+
+
+class World(Scratch):
+    def __enter__(self):
+        super().__enter__()
+        for i in range(9):
+            (self.work / f"file{i}.txt").write_text(f"file {i}\n{LINES}")
+        self.contexts = []
+        return self
+
+    def start(self, turns, *arguments, environment=None, context_max=MAX, **script):
+        path, log = self.path / "script.json", self.path / "log"
+        path.write_text(json.dumps(dict(script, turns=turns, context_max=context_max)))
+        log.write_text("")
+        where = [] if "--resume" in arguments else ["-C", str(self.work)]
+        return subprocess.Popen(
+            [SCRIPTED, "run", *arguments, *where, "--state", self.state, "--json"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=dict(os.environ, HEARTH_SCRIPT=str(path), HEARTH_SCRIPT_LOG=str(log),
+                     **(environment or {})))
+
+    def end(self, process, status, text=b""):
+        out, err = process.communicate(text, timeout=120)
+        assert process.returncode == status, (process.returncode, out[-2000:], err[-2000:])
+        self.contexts = [(int(line.split(":")[0]), [int(word) for word in line.split(":")[1].split()])
+                         for line in (self.path / "log").read_text().splitlines()]
+        return [json.loads(line) for line in out[:out.rfind(b"\n") + 1].splitlines()]
+
+    def play(self, turns, *arguments, status=0, **more):
+        return self.end(self.start(turns, *arguments, **more), status)
+
+    def tree(self):
+        done = subprocess.run(
+            [SCRIPTED, "sessions", "show", "last", "--json", "--tokens", "--state", self.state],
+            stdout=subprocess.PIPE, check=True,
+            env=dict(os.environ, HEARTH_SCRIPT=str(self.path / "script.json")))
+        return json.loads(done.stdout)
+
+
+def named(events, name):
+    return [event for event in events if event["event"] == name]
+
+
+def check_contexts(world):
+    """What the engine was given is what the record holds, and each context goes on from the one before
+    it or begins with a compaction."""
+    turns = world.tree()["agents"][0]["turns"]
+    known, at = [[]], []
+    for turn in turns:
+        for run in turn["token_runs"]:
+            at = at[:run["position"]] + run.get("ids", [])
+            known.append(at)
+    for sequence, ids in world.contexts:
+        if sequence == 1 or ids in known:
+            assert ids in known, (sequence, len(ids))
+    last = [ids for _, ids in world.contexts if ids in known][-1]
+    assert context_ids(world.tree())[:len(last)] == last
+    world.check_database()
+
+
+def compactions(world):
+    return [turn for turn in world.tree()["agents"][0]["turns"] if "compaction" in turn]
+
+
+# ---- what happens --------------------------------------------------------------------------------
+
+
+def test_old_outputs_go_first_without_a_summary():
+    needs_sandbox()
+    with World() as world:
+        done = world.play(reads(4) + [{"text": "Done."}], "Read.", "--keep-turns", "1")
+        event, = named(done, "compacted")
+        assert "summary" not in event and event["outputs_removed"] == 3, event
+        assert event["tokens_after"] * 100 < event["tokens_before"] * 60, event
+        turn, = compactions(world)
+        texts = [message["text"] for message in turn["messages"] if message["role"] == "tool"]
+        assert all(text.startswith("[output of read removed") for text in texts[:3]), texts
+        assert texts[3].startswith("file 3") and len(texts) == 4
+        check_contexts(world)
+
+
+def test_a_summary_by_a_fork_takes_the_place_of_the_middle():
+    needs_sandbox()
+    with World() as world:
+        done = world.play(reads(5) + [{"text": "Done."}, SUMMARY], "Read.")
+        event = named(done, "compacted")[0]
+        before = [usage for usage in named(done, "usage") if usage["turn"] == event["turn"]][0]
+        held = before["prompt"] + before["sampled"]
+        assert event["summary"] == SUMMARY["text"], event
+        assert event["summary_reused"] == held, (event, held)
+        assert 50 < event["summary_evaluated"] < 200, event
+        turn = compactions(world)[0]
+        roles = [message["role"] for message in turn["messages"]]
+        assert roles[:3] == ["system", "user", "user"] and "assistant" in roles, roles
+        assert turn["messages"][1]["text"] == "Read."
+        summary = turn["messages"][2]["text"]
+        assert SUMMARY["text"] in summary and "\n- file0.txt\n" in summary, summary
+        assert turn["compaction"]["tokens_after"] == turn["cache"]["prompt_tokens"]
+        after = [usage for usage in named(done, "usage") if usage["turn"] == event["turn"] + 1][0]
+        assert after["evaluated"] == 0 and after["reused"] == event["tokens_after"], after
+        # The fork's context is the old one, and a request of a few tokens behind it.
+        forks = [ids for sequence, ids in world.contexts if sequence == 2]
+        main = [ids for sequence, ids in world.contexts if sequence == 1][-1]
+        assert len(forks) == 1 and forks[0][:len(main)] == main
+        assert named(done, "finished")[0]["stop"] == "answer"
+        check_contexts(world)
+
+
+def test_a_prompt_that_does_not_fit_is_cut_to_fit():
+    needs_sandbox()
+    with World() as world:
+        (world.work / "file1.txt").write_text("file 1\n" + LINES * 4)
+        done = world.play([read("file0.txt"), read("file1.txt"), {"text": "Done."}, SUMMARY], "Read.")
+        event, = named(done, "compacted")
+        assert event["tokens_before"] > MAX > 2 * event["tokens_after"], event
+        tool = compactions(world)[0]["messages"][-1]["text"]
+        assert tool.startswith("file 1") and "[cut to save room" in tool[-80:], tool[-100:]
+        assert named(done, "finished")[0]["stop"] == "answer"
+        # Nothing of the prompt that did not fit is in the record.
+        assert all(run["position"] + run["count"] <= MAX
+                   for turn in world.tree()["agents"][0]["turns"] for run in turn["token_runs"])
+
+
+def test_a_context_that_cannot_shrink_stops_with_the_numbers():
+    needs_sandbox()
+    with World() as world:
+        task = "Read. " * 1500
+        done = world.play([read("file0.txt"), SUMMARY], task, status=1)
+        end, = named(done, "finished")
+        assert end["stop"] == "context", end
+        assert "cannot be made smaller than" in end["detail"] and "4096 tokens" in end["detail"], end
+        assert not named(done, "compacted")
+        check_contexts(world)
+
+
+def test_a_finished_turn_is_not_gone_on_with():
+    needs_sandbox()
+    with World() as world:
+        done = world.play([read("file0.txt"), {"text": "word " * 1930}, SUMMARY], "Read.",
+                          "--max-turn-tokens", "100000")
+        assert named(done, "finished")[0]["stop"] == "answer", named(done, "finished")
+        assert named(done, "usage")[-1]["context"] > 0.8 * MAX
+        assert not named(done, "compacted")
+
+
+def test_switched_off_it_ends_with_a_full_context():
+    needs_sandbox()
+    with World() as world:
+        done = world.play(reads(8), "Read.", "--compact-at", "0", status=1)
+        assert named(done, "finished")[0]["stop"] == "context"
+
+
+def test_a_model_that_only_fills_its_context_is_stopped():
+    needs_sandbox()
+    with World() as world:
+        endless = {"thinking": "on and on", "text": "", "repeat": True}
+        done = world.play([read("file0.txt"), endless, endless, SUMMARY], "Read.",
+                          "--max-thinking", "off", "--max-turn-tokens", "100000", status=1)
+        assert len(named(done, "compacted")) == 1, named(done, "compacted")
+        assert named(done, "finished")[0]["stop"] == "context", named(done, "finished")
+
+
+def test_the_person_asks_and_goes_on():
+    needs_sandbox()
+    with World() as world:
+        turns = [read("file0.txt"), {"text": "It is read."}, {"text": "And so on."}, SUMMARY]
+        process = world.start(turns, "--interactive", "Read.")
+        events = []
+
+        def until(name):
+            for line in process.stdout:
+                events.append(json.loads(line))
+                if events[-1]["event"] == name:
+                    return
+            raise AssertionError(events[-3:])
+
+        def send(**fields):
+            process.stdin.write(json.dumps(fields).encode() + b"\n")
+            process.stdin.flush()
+
+        until("idle")
+        send(type="command", command="compact", text="Keep the names.")
+        until("compacted")
+        until("idle")
+        send(type="message", text="Go on.")
+        until("idle")
+        world.end(process, 0)
+        assert named(events, "compacted")[0]["summary"] == SUMMARY["text"]
+        messages = [message["text"] for turn in world.tree()["agents"][0]["turns"][-2:]
+                    for message in turn["messages"]]
+        assert messages[-3:] == ["It is read.", "Go on.", "And so on."], messages
+        check_contexts(world)
+
+
+# ---- stops ---------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_leaves_the_old_context():
+    needs_sandbox()
+    for wait, slow in (("summary", dict(SUMMARY, wait_ms=20000)), ("tokens", dict(SUMMARY, delay_us=500000))):
+        with World() as world:
+            process = world.start(reads(4) + [slow], "Read.")
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:  # the fork's context is there: it is generated from
+                if any(line.startswith("2:") for line in (world.path / "log").read_text().splitlines()):
+                    break
+                time.sleep(0.02)
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            done = world.end(process, 130)
+            assert named(done, "finished")[0]["stop"] == "interrupt" and not compactions(world), wait
+            held = context_ids(world.tree())
+            done = world.play([{"text": "Done."}, SUMMARY], "--resume", "last")
+            event, = named(done, "compacted")
+            fork, = [ids for sequence, ids in world.contexts if sequence == 2]
+            assert fork[:len(held)] == held and len(fork) < len(held) + 200
+            assert named(done, "finished")[0]["stop"] == "answer"
+            check_contexts(world)
+
+
+def test_a_deadline_in_a_summary_ends_the_run():
+    needs_sandbox()
+    with World() as world:
+        started = time.monotonic()
+        done = world.play(reads(4) + [dict(SUMMARY, wait_ms=60000)], "Read.", "--max-time", "4s", status=4)
+        assert named(done, "finished")[0]["stop"] == "time", named(done, "finished")
+        assert time.monotonic() - started < 30
+
+
+def test_a_failed_summary_ends_the_run_as_a_failed_turn_does():
+    needs_sandbox()
+    with World() as world:
+        done = world.play(reads(4) + [dict(SUMMARY, fail="the device is gone")], "Read.", status=6)
+        end, = named(done, "finished")
+        assert (end["stop"], end["detail"]) == ("engine", "the device is gone"), end
+        done = world.play([{"text": "Done."}, SUMMARY], "--resume", "last")
+        assert len(named(done, "compacted")) == 1
+
+
+def contexts_of(tree):
+    """Every context that the record passed through, the empty one included."""
+    known, at = [[]], []
+    for turn in tree["agents"][0]["turns"] if tree["agents"] else []:
+        for run in turn["token_runs"]:
+            at = at[:run["position"]] + run.get("ids", [])
+            known.append(at)
+    return known
+
+
+def test_a_kill_at_any_moment_leaves_one_context_whole():
+    """Two compactions, killed right before and behind each step of the record: a resume finds the
+    context before a compaction or the one behind it."""
+    needs_sandbox()
+    turns = reads(7) + [{"text": "Done."}, SUMMARY, dict(SUMMARY, text="All of them were read.")]
+    with World() as world:
+        world.play(turns, "Read.")
+        whole = contexts_of(world.tree())
+        count = len(compactions(world))
+    assert count >= 2
+    moment, seen = 0, set()
+    while True:
+        moment += 1 if not SLOW else 3
+        with World() as world:
+            process = world.start(turns, "Read.", environment={"HEARTH_SCRIPT_KILL": str(moment)})
+            process.communicate(timeout=120)
+            if process.returncode == 0:
+                break
+            assert process.returncode == -signal.SIGKILL, process.returncode
+            if moment < 3:
+                continue  # there is no turn yet
+            tree = world.tree()
+            held = context_ids(tree)
+            assert held in whole, (moment, len(held))
+            seen.add(sum("compaction" in turn for turn in tree["agents"][0]["turns"]))
+            done = world.play([{"text": "Done."}, SUMMARY], "--resume", "last")
+            if not done:
+                assert held == whole[-1], moment  # the answer is there: nothing is left to do
+                continue
+            resumed = named(done, "resumed") + named(done, "compacted")
+            assert resumed and named(done, "finished")[0]["stop"] == "answer", (moment, done[-3:])
+            # What the engine was given first: what was held, and what is new behind it, or at once the
+            # context of a compaction without a summary.
+            first = world.contexts[0][1]
+            begins = [turn["token_runs"][0]["ids"] for turn in compactions(world)]
+            assert first[:len(held)] == held or first in begins, (moment, len(first), len(held))
+            check_contexts(world)
+    assert moment > 40 and seen == set(range(count + 1)), (moment, seen)
+
+
+# ---- the real engine -----------------------------------------------------------------------------
+
+
+def test_the_bundled_model_goes_on_in_a_smaller_context():
+    needs_sandbox()
+    if SLOW:
+        raise test_cli.Skipped("takes a minute with sanitizers")
+    with Scratch() as scratch:
+        task = scratch.demo()
+        noise = "".join(f'print("case {i}: fine")\n' for i in range(60))
+        tests = scratch.work / "test_all.py"
+        tests.write_text(noise + tests.read_text())
+        done = subprocess.run(
+            [HEARTH, "run", task["prompt"], "-C", str(scratch.work), "--state", scratch.state, "--json",
+             *GREEDY, "--context", "2048"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        event = named(events, "compacted")[0]
+        turn = event["turn"]
+        before = [usage for usage in named(events, "usage") if usage["turn"] == turn][0]
+        held = before["prompt"] + before["sampled"]
+        # The last token that was sampled had not been evaluated yet.
+        assert event["summary_reused"] == held - 1, (event, held)
+        assert event["summary_prompt"] == event["summary_reused"] + event["summary_evaluated"]
+        assert event["summary_evaluated"] < 160, event
+        assert event["tokens_after"] == event["reused"] + event["evaluated"], event
+        assert event["reused"] > 500, event  # system prompt, tools and task are found in the cache
+        assert event["tokens_after"] * 100 < event["tokens_before"] * 60, event
+        after = [usage for usage in named(events, "usage") if usage["turn"] == turn + 1][0]
+        assert after["reused"] == event["tokens_after"] and after["evaluated"] == 0, after
+        assert named(events, "finished")[0]["turns"] > turn, named(events, "finished")
+        scratch.check_database()
+        check(test_cli.hearth("sessions", "show", "last", "--state", scratch.state,
+                              environment={"HEARTH_SCRIPT": str(write_empty(scratch))}), 0)
+
+
+def write_empty(scratch):
+    path = scratch.path / "empty.json"
+    path.write_text('{"turns": []}')
+    return path
+
+
+def test_the_bundled_model_stops_where_nothing_can_be_left_out():
+    needs_sandbox()
+    with Scratch() as scratch:
+        task = scratch.demo()
+        done = subprocess.run(
+            [HEARTH, "run", task["prompt"], "-C", str(scratch.work), "--state", scratch.state, "--json",
+             *GREEDY, "--context", "1024"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+        assert done.returncode == 1, (done.returncode, done.stdout[-500:], done.stderr)
+        end = json.loads(done.stdout.splitlines()[-1])
+        assert end["stop"] == "context" and "1024 tokens" in end["detail"], end
+
+
+def main():
+    parts = sys.argv[2:]
+    return test_cli.run_tests([(name, test) for name, test in globals().items()
+                               if name.startswith("test_") and callable(test)
+                               and (not parts or any(part in name for part in parts))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
