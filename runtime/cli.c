@@ -17,6 +17,8 @@ const struct cli_command *const cli_commands[] = {
     &command_sessions_show,
     &command_sessions_fork,
     &command_sessions_diff,
+    &command_sessions_rewind,
+    &command_sessions_undo,
     &command_cache_show,
     &command_cache_verify,
     &command_cache_evict,

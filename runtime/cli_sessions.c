@@ -341,7 +341,14 @@ static result show_turn(
     struct error *error
 ) {
     const struct session_cache_facts *cache = &turn->end.cache;
-    TRY(buffer_append_format(out, error, "turn %" PRId64, turn->index + 1));
+    TRY(buffer_append_format(
+        out,
+        error,
+        "turn %" PRId64 "%s%s",
+        turn->index + 1,
+        turn->is_inherited ? " (of the session that this is a fork of)" : "",
+        turn->is_rewound ? " (rewound: no part of the context any more)" : ""
+    ));
     if (turn->is_finished) {
         TRY(buffer_append_format(
             out,
@@ -363,6 +370,16 @@ static result show_turn(
         TRY(show_contract(out, cache, error));
     } else {
         TRY(buffer_append_text(out, ": not finished\n", error));
+    }
+    if (turn->compaction != NULL) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "  compacted: %" PRId64 " to %" PRId64 " tokens, %" PRId64 " outputs left out\n",
+            turn->compaction->tokens_before,
+            turn->compaction->tokens_after,
+            turn->compaction->pruned
+        ));
     }
     for (size_t i = 0; i < turn->message_count; i++) {
         const struct session_message *message = &turn->messages[i];
@@ -416,6 +433,7 @@ show_head(struct buffer *out, const struct session_summary *session, struct erro
     ));
     TRY(show_drafts(out, usage->drafted, usage->accepted, error));
     TRY(buffer_append_text(out, "\n", error));
+    TRY(put_lines(out, "copy of   ", session->begin.worktree_of, error));
     if (session->begin.commit_before.length > 0) {
         TRY(buffer_append_format(
             out,
@@ -453,6 +471,32 @@ static result show_resumption(
     );
 }
 
+/* What was refused, or allowed by more than the policy. */
+static result
+show_decision(struct buffer *out, const struct session_decision *decision, struct error *error) {
+    if (decision->is_allowed && view_equals_text(decision->decider, "policy")) {
+        return OK;
+    }
+    CLEANUP(buffer_deinit) struct buffer line;
+    buffer_init(&line, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append_format(
+        &line,
+        error,
+        "%s %.*s %.*s by %.*s",
+        decision->is_allowed ? "allowed" : "refused",
+        VIEW_ARGUMENTS(decision->kind),
+        VIEW_ARGUMENTS(decision->subject),
+        VIEW_ARGUMENTS(decision->decider)
+    ));
+    if (decision->rule.length > 0) {
+        TRY(buffer_append_format(&line, error, " %.*s", VIEW_ARGUMENTS(decision->rule)));
+    }
+    if (decision->reason.length > 0) {
+        TRY(buffer_append_format(&line, error, ": %.*s", VIEW_ARGUMENTS(decision->reason)));
+    }
+    return put_lines(out, "decision  ", buffer_view(&line), error);
+}
+
 static result
 show_text(const struct session_tree *tree, bool outputs, struct buffer *out, struct error *error) {
     TRY(show_head(out, &tree->session, error));
@@ -461,6 +505,9 @@ show_text(const struct session_tree *tree, bool outputs, struct buffer *out, str
     }
     if (tree->resumption_count > 0) {
         TRY(buffer_append_text(out, "\n", error));
+    }
+    for (size_t i = 0; i < tree->decision_count; i++) {
+        TRY(show_decision(out, &tree->decisions[i], error));
     }
     for (size_t i = 0; i < tree->agent_count; i++) {
         const struct session_agent *agent = &tree->agents[i];

@@ -1,6 +1,7 @@
-/* hearth sessions fork, rewind and diff: other ways to go on from a recorded session. */
+/* hearth sessions fork, rewind, undo and diff: other ways to go on from a recorded session. */
 #include "cli_sessions.h"
 #include "paths.h"
+#include "rewind.h"
 
 #include "sandbox/workspace.h"
 #include <inttypes.h>
@@ -52,19 +53,6 @@ static int branch_turn(struct branch *branch, int64_t least) {
     return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
 }
 
-/* The workspace's snapshot behind a turn: that of the last call until then. */
-static struct view commit_behind(const struct session_tree *tree, int64_t index) {
-    struct view commit = tree->session.begin.commit_before;
-    for (size_t i = 0; tree->agent_count > 0 && i < tree->agents[0].turn_count; i++) {
-        const struct session_turn *turn = &tree->agents[0].turns[i];
-        for (size_t k = 0; !turn->is_rewound && turn->index <= index && k < turn->call_count; k++) {
-            struct view after = turn->calls[k].commit_after;
-            commit = after.length > 0 ? after : commit;
-        }
-    }
-    return commit;
-}
-
 /* Snapshots of the session's workspace. */
 static result
 open_workspace(const struct branch *branch, struct workspace **out, struct error *error) {
@@ -104,7 +92,7 @@ static int sessions_fork(const struct cli_arguments *arguments) {
     const struct session_fork_begin begin = {
         .session = branch.id,
         .index = branch.index,
-        .commit = commit_behind(branch.tree, branch.index),
+        .commit = rewind_commit_behind(branch.tree, branch.index),
         .program_version = view_of_text(HEARTH_VERSION),
     };
     struct session_id id = {""};
@@ -140,6 +128,108 @@ const struct cli_command command_sessions_fork = {
     .run = sessions_fork,
 };
 
+/* ---- rewind and undo ------------------------------------------------------------------------ */
+
+static const struct cli_option rewind_options[] = {
+    {"turn", 0, "N", "the last turn that stays; 0: none (must be given)"},
+    {"keep-files", 0, NULL, "the context alone; files stay as they are"},
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+};
+
+static int sessions_rewind(const struct cli_arguments *arguments) {
+    if (!cli_has(arguments, "turn")) {
+        return cli_usage(arguments, "--turn says how far to go back");
+    }
+    CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
+    int status = branch_open(&branch, SESSION_READ_WRITE);
+    status = status == STATUS_DONE ? branch_turn(&branch, 0) : status;
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    struct workspace_undone undone;
+    struct error error = {0};
+    result made =
+        cli_has(arguments, "keep-files") ? OK : open_workspace(&branch, &workspace, &error);
+    if (is_ok(made)) {
+        made = rewind_to_turn(branch.store, branch.tree, workspace, branch.index, &undone, &error);
+    }
+    if (is_ok(made)) {
+        made = buffer_append_format(
+            &text,
+            &error,
+            "session %s ends behind turn %" PRId64 " now; %zu files put back%s%s\n",
+            branch.id.text,
+            branch.index + 1,
+            undone.files,
+            undone.files > 0 ? ", as they were before: snapshot " : "",
+            undone.files > 0 ? undone.before : ""
+        );
+    }
+    return sessions_print(made, &error, &text);
+}
+
+const struct cli_command command_sessions_rewind = {
+    .path = "sessions rewind",
+    .operands = "[ID] --turn N",
+    .summary = "take a session and its files back to an earlier turn",
+    .text =
+        "ID is an id, the beginning of one, or 'last' (the default). The turns behind stay in the\n"
+        "record and leave the context. Files that calls behind the turn changed become what they\n"
+        "were; refused, with names, when somebody else changed one of them since.\n",
+    .options = rewind_options,
+    .option_count = COUNT_OF(rewind_options),
+    .words_max = 1,
+    .run = sessions_rewind,
+};
+
+static const struct cli_option undo_options[] = {
+    {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
+};
+
+static int sessions_undo(const struct cli_arguments *arguments) {
+    CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
+    int status = branch_open(&branch, SESSION_READ_WRITE);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
+    CLEANUP(buffer_deinit) struct buffer text;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    struct workspace_undone undone;
+    struct error error = {0};
+    result made = open_workspace(&branch, &workspace, &error);
+    if (is_ok(made)) {
+        made = rewind_undo(branch.store, branch.tree, workspace, &undone, &error);
+    }
+    if (is_ok(made)) {
+        made = buffer_append_format(
+            &text,
+            &error,
+            "%zu files put back; as they were before: snapshot %s\n",
+            undone.files,
+            undone.before
+        );
+    }
+    return sessions_print(made, &error, &text);
+}
+
+const struct cli_command command_sessions_undo = {
+    .path = "sessions undo",
+    .operands = "[ID]",
+    .summary = "take back the files of the newest call that changed some",
+    .text =
+        "ID is an id, the beginning of one, or 'last' (the default). The context stays; once more\n"
+        "takes back the call before. Refused, with names, when somebody else changed a file "
+        "since.\n",
+    .options = undo_options,
+    .option_count = COUNT_OF(undo_options),
+    .words_max = 1,
+    .run = sessions_undo,
+};
+
 /* ---- diff ----------------------------------------------------------------------------------- */
 
 static const struct cli_option diff_options[] = {
@@ -153,14 +243,14 @@ static int diff_ends(struct branch *branch, struct view *from, struct view *to) 
     *from = branch->tree->session.begin.commit_before;
     *to = branch->tree->session.commit_after;
     if (to->length == 0) { /* it still runs, or its program died */
-        *to = commit_behind(branch->tree, INT64_MAX);
+        *to = rewind_commit_behind(branch->tree, INT64_MAX);
     }
     if (!cli_has(branch->arguments, "turn")) {
         return STATUS_DONE;
     }
     int status = branch_turn(branch, 1);
-    *from = commit_behind(branch->tree, branch->index - 1);
-    *to = commit_behind(branch->tree, branch->index);
+    *from = rewind_commit_behind(branch->tree, branch->index - 1);
+    *to = rewind_commit_behind(branch->tree, branch->index);
     return status;
 }
 

@@ -318,10 +318,9 @@ result session_fork(
 
 /* ---- rewinds ---------------------------------------------------------------------------------- */
 
-result session_rewind(
+static result append_rewind(
     struct session_store *store, const struct session_rewind_begin *begin, struct error *error
 ) {
-    ASSERT(begin->index >= SESSION_REWIND_WORKSPACE_ONLY);
     int64_t agent = 0;
     struct turn_at turn;
     TRY(find_agent(store, &begin->session, &begin->agent, &agent, error));
@@ -351,4 +350,46 @@ result session_rewind(
     statement_bind_text(&s, 4, begin->commit_before);
     statement_bind_text(&s, 5, begin->commit_after);
     return statement_run_once(&s, "rewind not stored", error);
+}
+
+/* A session that had ended is not done any more. One that runs goes on. */
+static result reopen_end(
+    struct session_store *store, const struct session_rewind_begin *begin, struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        store,
+        "UPDATE session SET status = iif(status = 0, 0, ?2), exit_status = iif(status = 0,"
+        " exit_status, 0), verdict = iif(status = 0, verdict, 'not gone on yet'), stop_reason ="
+        " iif(status = 0, stop_reason, 'rewind'), commit_after = iif(?3 = '', commit_after, ?3)"
+        " WHERE id = ?1",
+        error
+    ));
+    statement_bind_text(&s, 1, id_view(&begin->session));
+    statement_bind_i64(&s, 2, SESSION_STOPPED);
+    statement_bind_text(&s, 3, begin->commit_after);
+    return statement_run_once(&s, "the session to rewind does not exist", error);
+}
+
+result session_rewind(
+    struct session_store *store, const struct session_rewind_begin *begin, struct error *error
+) {
+    ASSERT(begin->index >= SESSION_REWIND_WORKSPACE_ONLY);
+    bool has_batch = store->is_batch;
+    if (!has_batch) {
+        TRY(session_batch_begin(store, error));
+    }
+    result status = append_rewind(store, begin, error);
+    if (is_ok(status) && begin->index != SESSION_REWIND_WORKSPACE_ONLY) {
+        status = reopen_end(store, begin, error);
+    }
+    if (has_batch) {
+        return status;
+    }
+    if (is_failed(status)) {
+        session_batch_rollback(store);
+        return status;
+    }
+    return session_batch_commit(store, error);
 }

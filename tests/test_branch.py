@@ -104,6 +104,55 @@ def test_a_diff_is_a_patch_that_applies():
         assert "grid.py\t+" in diff(scratch, "--stat")
 
 
+def test_a_rewound_session_does_again_what_it_did():
+    needs_sandbox()
+    with Scratch() as scratch:
+        tree = recorded(scratch)
+        count = len(tree["agents"][0]["turns"])
+        fixed = (scratch.work / "grid.py").read_text()
+        (scratch.work / ".mine").write_text("a file of the user's")
+        for turn in [count - 1, unchanged_turns(tree), 0]:
+            check(hearth("sessions", "rewind", "--turn", str(turn), "--state", scratch.state), 0)
+            rewound = show(scratch, "last")["agents"][0]["turns"]
+            assert sum(not one.get("is_rewound") for one in rewound) == turn
+            check(resume(scratch), 0)
+            assert live_ids(show(scratch, "last")) == whole_run()["ids"]
+            assert (scratch.work / "grid.py").read_text() == fixed
+            assert (scratch.work / ".mine").read_text() == "a file of the user's"
+        scratch.check_database()
+
+
+def test_undo_takes_back_one_change_after_the_other():
+    needs_sandbox()
+    with Scratch() as scratch:
+        recorded(scratch)
+        broken = (MINI / "tasks-demo" / DEMO / "repo" / "grid.py").read_text()
+        fixed = (scratch.work / "grid.py").read_text()
+        assert fixed != broken
+        for _ in range(20):
+            done = hearth("sessions", "undo", "--state", scratch.state)
+            if done.returncode != 0:
+                break
+        check(done, 5)
+        assert b"all are undone" in done.stderr, done.stderr
+        assert (scratch.work / "grid.py").read_text() == broken
+        assert live_ids(show(scratch, "last")) == whole_run()["ids"]
+
+
+def test_a_rewind_refuses_what_somebody_else_changed():
+    needs_sandbox()
+    with Scratch() as scratch:
+        recorded(scratch)
+        (scratch.work / "grid.py").write_text("mine")
+        done = hearth("sessions", "rewind", "--turn", "1", "--state", scratch.state)
+        assert done.returncode not in (0, 1), done
+        assert b"grid.py" in done.stderr, done.stderr
+        assert (scratch.work / "grid.py").read_text() == "mine"
+        assert not any(turn.get("is_rewound") for turn in show(scratch, "last")["agents"][0]["turns"])
+        check(hearth("sessions", "rewind", "--turn", "1", "--keep-files", "--state", scratch.state), 0)
+        assert (scratch.work / "grid.py").read_text() == "mine"
+
+
 def test_what_cannot_be_forked_is_named():
     with Scratch() as scratch:
         missing = hearth("sessions", "fork", "last", "--state", scratch.state)

@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEARTH = os.path.abspath(sys.argv[1])
 MINI = ROOT / "examples" / "mini"
 COMMANDS = [
-    "run", "sessions list", "sessions show", "sessions fork", "sessions diff", "cache show",
+    "run", "sessions list", "sessions show", "sessions fork", "sessions diff",
+    "sessions rewind", "sessions undo", "cache show",
     "cache verify",
     "cache evict", "cache export", "cache import", "config path", "config", "doctor", "model inspect", "model tokens",
     "model render", "model parse", "model logits", "model synth", "model bench", "tool list",
