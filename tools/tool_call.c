@@ -98,8 +98,9 @@ void tool_context_destroy(struct tool_context *context) {
     if (context == NULL) {
         return;
     }
-    tool_jobs_stop(context->jobs, JOB_GRACE_MS);
+    tool_context_stop_processes(context);
     tool_jobs_destroy(context->jobs);
+    tool_servers_destroy(context->servers);
     fd_cleanup(&context->cancel_fd);
     for (size_t i = 0; i < context->offer_count; i++) {
         json_destroy(context->offers[i].schema);
@@ -429,4 +430,5 @@ result tool_call(
 
 void tool_context_stop_processes(struct tool_context *context) {
     tool_jobs_stop(context->jobs, JOB_GRACE_MS);
+    tool_servers_stop(context->servers, JOB_GRACE_MS);
 }

@@ -88,11 +88,12 @@ struct tool_context {
     bool is_strict;                   /* files are read before they are changed */
     struct tool_ledger ledger;
     struct tool_outputs outputs;
-    struct tool_jobs *jobs; /* null until there is one */
-    int64_t time_ms_max;    /* of the next call */
-    int64_t deadline_ms;    /* of the running call, monotonic */
-    int cancel_fd;          /* eventfd: readable once cancelled */
-    atomic_bool cancelled;  /* set before cancel_fd is written; any thread */
+    struct tool_jobs *jobs;       /* null until there is one */
+    struct tool_servers *servers; /* the same */
+    int64_t time_ms_max;          /* of the next call */
+    int64_t deadline_ms;          /* of the running call, monotonic */
+    int cancel_fd;                /* eventfd: readable once cancelled */
+    atomic_bool cancelled;        /* set before cancel_fd is written; any thread */
 };
 
 /* Adds a tool behind those that are there. `shown` (with its texts) and `owner` are borrowed until
@@ -106,6 +107,9 @@ MUST_CHECK result tool_context_add(
     void *owner,
     struct error *error
 );
+/* Of a context: asks all to end, waits so long, and kills what is left. Both accept null. */
+void tool_servers_stop(struct tool_servers *servers, int64_t grace_ms);
+void tool_servers_destroy(struct tool_servers *servers);
 /* Takes away all rows of an owner. */
 void tool_context_remove(struct tool_context *context, const void *owner);
 /* The name under which a built-in tool is offered here; null: it is not. */
