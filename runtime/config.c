@@ -76,10 +76,11 @@ static result find_user_file(
     *file = NULL;
     *directory = NULL;
     if (named == NULL) {
-        struct error ignored;
-        if (is_failed(path_config(&path, &ignored))) {
+        result found = path_config(&path, error);
+        if (found.code == RESULT_NOT_FOUND) {
             return OK; /* no home: no file */
         }
+        TRY(found);
         TRY(text_of(loading, &path, directory, error));
         TRY(buffer_append_text(&path, "/config.json", error));
         return text_of(loading, &path, file, error);

@@ -405,7 +405,7 @@ void permission_decide(
 /* The text as a glob that fits it alone. */
 static result append_escaped(struct buffer *out, struct view text, struct error *error) {
     for (size_t i = 0; i < text.length; i++) {
-        if (strchr("*?\\", text.data[i]) != NULL) {
+        if (strchr("*?\\ ", text.data[i]) != NULL) {
             TRY(buffer_append_byte(out, '\\', error));
         }
         TRY(buffer_append_byte(out, text.data[i], error));
@@ -438,9 +438,7 @@ suggest_command(struct view command, bool *has_rule, struct buffer *pattern, str
     size_t count = has_verb ? 2 : part->word_count;
     for (size_t i = 0; i < count; i++) {
         const struct shell_word *word = &line.words[i];
-        bool has_blank =
-            word->text.length == 0 || view_find(word->text, view_of_text(" "), 0) != SIZE_MAX;
-        if (has_blank || word->is_expanded) {
+        if (word->text.length == 0 || word->is_expanded) {
             pattern->length = 0; /* no pattern could say that */
             return OK;
         }
@@ -467,6 +465,26 @@ suggest_path(struct view path, bool *has_rule, struct buffer *pattern, struct er
     return buffer_append_text(pattern, "/**", error);
 }
 
+/* The host of a URL, whatever is asked of it. */
+static result
+suggest_url(struct view url, bool *has_rule, struct buffer *pattern, struct error *error) {
+    size_t scheme = view_find(url, view_of_text("://"), 0);
+    size_t slash = scheme == SIZE_MAX ? SIZE_MAX : view_find(url, view_of_text("/"), scheme + 3);
+    if (slash == SIZE_MAX) {
+        return OK;
+    }
+    *has_rule = true;
+    TRY(append_escaped(pattern, view_slice(url, 0, slash), error));
+    return buffer_append_text(pattern, "/**", error);
+}
+
+/* Any call of the tool, where nothing tells them apart; not of one whose files are not known. */
+static bool can_be_named_alone(const struct permission_question *question) {
+    const unsigned changes = TOOL_WRITES | TOOL_EXECUTES;
+    return question->path_count == 0 &&
+           ((question->effects & TOOL_FOREIGN) != 0 || (question->effects & changes) == 0);
+}
+
 result permission_suggest(
     const struct permission_question *question,
     bool *has_rule,
@@ -476,22 +494,15 @@ result permission_suggest(
     *has_rule = false;
     buffer_clear(pattern);
     if (question->has_command) {
-        return suggest_command(question->command, has_rule, pattern, error);
+        TRY(suggest_command(question->command, has_rule, pattern, error));
+    } else if (question->path_count == 1) {
+        TRY(suggest_path(question->paths[0], has_rule, pattern, error));
+    } else if (question->url.length > 0) {
+        TRY(suggest_url(question->url, has_rule, pattern, error));
+    } else {
+        *has_rule = can_be_named_alone(question);
     }
-    if (question->path_count == 1) {
-        return suggest_path(question->paths[0], has_rule, pattern, error);
-    }
-    if (question->url.length > 0) { /* the host, whatever is asked of it */
-        size_t scheme = view_find(question->url, view_of_text("://"), 0);
-        size_t slash =
-            scheme == SIZE_MAX ? SIZE_MAX : view_find(question->url, view_of_text("/"), scheme + 3);
-        if (slash == SIZE_MAX) {
-            return OK;
-        }
-        *has_rule = true;
-        TRY(append_escaped(pattern, view_slice(question->url, 0, slash), error));
-        return buffer_append_text(pattern, "/**", error);
-    }
-    *has_rule = question->path_count == 0;
+    const struct permission_rule rule = {.tool = "*", .pattern = buffer_text(pattern)};
+    *has_rule = *has_rule && is_ok(permission_rule_check(&rule, NULL)); /* one line, not too long */
     return OK;
 }

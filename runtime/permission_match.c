@@ -188,41 +188,65 @@ static enum match word_is_meant(struct view pattern, const struct shell_word *wo
     return word->is_expanded ? MATCH_PERHAPS : MATCH_NO;
 }
 
-/* The pattern's words over all of `words`; of a rule that asks or denies, over the first ones. */
-static enum match
-match_words(struct view pattern, const struct shell_word *words, size_t count, bool is_strict) {
-    enum match all = MATCH_YES;
+/* The next word of a pattern; \\ takes a blank into it. False: there is none. */
+static bool next_word(struct view pattern, size_t *at, struct view *word) {
+    while (*at < pattern.length && pattern.data[*at] == ' ') {
+        *at += 1;
+    }
+    size_t from = *at;
+    while (*at < pattern.length && pattern.data[*at] != ' ') {
+        *at += pattern.data[*at] == '\\' && *at + 1 < pattern.length ? 2 : 1;
+    }
+    *word = view_slice(pattern, from, *at - from);
+    return word->length > 0;
+}
+
+/* Whether a word is a * that ends the pattern. */
+static bool is_rest(struct view pattern, size_t at, struct view word) {
+    struct view next;
+    return view_equals_text(word, "*") && !next_word(pattern, &at, &next);
+}
+
+/* The pattern's words over all of `words`. */
+static bool covers_words(struct view pattern, const struct shell_word *words, size_t count) {
+    struct view want;
     size_t index = 0;
-    for (size_t at = 0; at < pattern.length; index++) {
-        while (at < pattern.length && pattern.data[at] == ' ') {
-            at++;
+    for (size_t at = 0; next_word(pattern, &at, &want); index++) {
+        if (is_rest(pattern, at, want)) {
+            return true;
         }
-        size_t blank = view_find(pattern, view_of_text(" "), at);
-        size_t end = blank == SIZE_MAX ? pattern.length : blank;
-        struct view want = view_slice(pattern, at, end - at);
-        if (want.length == 0) {
-            break;
+        if (index >= count || !word_is_covered(want, &words[index], index == 0)) {
+            return false;
         }
-        bool is_rest = view_equals_text(want, "*") && end == pattern.length;
-        if (is_rest) {
+    }
+    return index == count;
+}
+
+/* The pattern's words over the first ones. Perhaps, when options stand between ("git -C DIR push"):
+ * what is the value of one is not known. */
+static enum match means_words(struct view pattern, const struct shell_word *words, size_t count) {
+    enum match all = MATCH_YES;
+    struct view want;
+    size_t index = 0;
+    for (size_t at = 0; next_word(pattern, &at, &want); index++) {
+        if (is_rest(pattern, at, want)) {
             return all;
         }
         if (index >= count) {
             return MATCH_NO;
         }
-        enum match one = MATCH_NO;
-        if (is_strict) {
-            one = word_is_covered(want, &words[index], index == 0) ? MATCH_YES : MATCH_NO;
-        } else {
-            one = word_is_meant(want, &words[index], index == 0);
+        enum match one = word_is_meant(want, &words[index], index == 0);
+        bool is_option = index > 0 && view_starts_with(words[index].text, view_of_text("-"));
+        while (one == MATCH_NO && is_option && index + 1 < count) {
+            index++;
+            one = word_is_meant(want, &words[index], false) == MATCH_NO ? MATCH_NO : MATCH_PERHAPS;
         }
-        all = one < all ? one : all;
-        if (all == MATCH_NO) {
+        if (one == MATCH_NO) {
             return MATCH_NO;
         }
-        at = end;
+        all = one < all ? one : all;
     }
-    return index == count || !is_strict ? all : MATCH_NO;
+    return all;
 }
 
 static bool is_named(struct view word, const char *const *names, size_t count) {
@@ -279,13 +303,13 @@ static bool runs_text(const struct shell_word *words, size_t count) {
 }
 
 static enum match match_meant(struct view pattern, const struct shell_word *words, size_t count) {
-    enum match best = match_words(pattern, words, count, false);
+    enum match best = means_words(pattern, words, count);
     if (count == 0 || best == MATCH_YES) {
         return best;
     }
     bool is_wrapper = runs_its_words(file_name(words[0].text));
     for (size_t i = 1; i < count && is_wrapper && best != MATCH_YES; i++) {
-        enum match inner = match_words(pattern, words + i, count - i, false);
+        enum match inner = means_words(pattern, words + i, count - i);
         best = inner > best ? inner : best;
     }
     for (size_t i = 0; i < (is_wrapper ? count : 1) && best == MATCH_NO; i++) {
@@ -305,7 +329,8 @@ enum match match_command(
     if (is_strict) {
         bool is_certain = line->doubt == NULL && !part->is_assigned && !part->is_redirected &&
                           part->word_count > 0;
-        return is_certain ? match_words(pattern, words, part->word_count, true) : MATCH_NO;
+        bool is_covered = is_certain && covers_words(pattern, words, part->word_count);
+        return is_covered ? MATCH_YES : MATCH_NO;
     }
     enum match meant = match_meant(pattern, words, part->word_count);
     return meant == MATCH_NO && line->doubt != NULL ? MATCH_PERHAPS : meant;

@@ -1,4 +1,5 @@
 /* Instructions and skills: what is read, in which order, and files that are no instructions. */
+#include "failing_memory.h"
 #include "runtime/instructions.h"
 
 #include <errno.h>
@@ -414,6 +415,38 @@ static void many_skills_and_long_texts_are_bounded(void **state) {
     assert_int_equal(found.note_count, INSTRUCTIONS_NOTES_MAX);
 }
 
+/* It is an error, or the text lacks what a note says. */
+static void a_failed_allocation_is_never_a_crash(void **state) {
+    (void)state;
+    const char *const skills[] = {user_directory};
+    const struct instructions_options options = {
+        .workspace = workspace,
+        .user_directory = user_directory,
+        .file_names = names,
+        .file_name_count = COUNT_OF(names),
+        .bytes_max = 65536,
+        .skill_directories = skills,
+        .skill_directory_count = 1,
+    };
+    shell("echo a >repo/AGENTS.md; ln -s x repo/ws/sub/AGENTS.md; printf '\\344' >repo/ws/AGENTS.md"
+    );
+    shell("mkdir user/x; printf -- '---\\ndescription: d\\n---\\n' >user/x/SKILL.md; mkdir user/y; "
+          "echo >user/y/SKILL.md");
+    bool fired = true;
+    size_t nth = 1;
+    for (; fired; nth++) {
+        CLEANUP(instructions_deinit) struct instructions found;
+        struct error error = {0};
+        failing_memory_arm(nth);
+        result done = instructions_load(&options, &found, &error);
+        fired = failing_memory_fired();
+        failing_memory_arm(0);
+        assert_true(is_ok(done) || done.code == RESULT_MEMORY);
+        assert_true(fired || (is_ok(done) && found.file_count == 2 && found.skill_count == 1));
+    }
+    assert_true(nth > 20);
+}
+
 int main(void) {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
     const struct CMUnitTest tests[] = {
@@ -430,6 +463,7 @@ int main(void) {
         TEST(a_workspace_that_is_gone_is_a_note),
         TEST(skills_are_listed_by_name_and_description),
         TEST(skills_that_are_none_are_notes),
+        TEST(a_failed_allocation_is_never_a_crash),
         TEST(many_skills_and_long_texts_are_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -237,6 +237,9 @@ static void allowing_rules_cover_only_what_is_certain(void **state) {
         {"allow:shell", ASK_ALL, "shell", X, "rm $(x) > y", ALLOW},
         {"allow:shell:*", ASK_ALL, "shell", X, "rm $(x) > y", ALLOW},
         {"allow:sh?ll:ls", ASK_ALL, "shell", X, "ls", ALLOW},
+        {"allow:shell: ls  * ", ASK_ALL, "shell", X, "ls -l a", ALLOW},
+        {"allow:shell:cat a\\ b", ASK_ALL, "shell", X, "cat 'a b'", ALLOW},
+        {"allow:shell:cat a\\ b", ASK_ALL, "shell", X, "cat a b", ASK},
         {"allow:shell:ls", ASK_ALL, "shell", X, "ls -l", ASK},
     };
     check_rows(rows, COUNT_OF(rows));
@@ -275,6 +278,11 @@ static void denying_rules_cover_what_may_be_meant(void **state) {
         {rm, FULL, "shell", X, "find . -exec rm {} \\;", DENY},
         {rm, FULL, "shell", X, "git push origin main", DENY},
         {rm, FULL, "shell", X, "git pushed", ALLOW},
+        {rm, FULL, "shell", X, "git -C x push", ASK},
+        {rm, FULL, "shell", X, "git --no-pager -c a=b push origin", ASK},
+        {rm, FULL, "shell", X, "git -C x log", ALLOW},
+        {rm, FULL, "shell", X, "git log push", ALLOW},
+        {rm, FULL, "shell", X, "git -", ALLOW},
         {rm, FULL, "shell", X, "bash -c 'rm x'", ASK},
         {rm, FULL, "shell", X, "bash -lc 'rm x'", ASK},
         {rm, FULL, "shell", X, "sudo sh -c 'rm x'", ASK},
@@ -434,7 +442,9 @@ static void answers_add_narrow_rules(void **state) {
         {"shell", "ls -l src", "ls -l src"},
         {"shell", "cat what?", NULL},
         {"shell", "cat 'what?'", "cat what\\?"},
-        {"shell", "cat 'a b'", NULL},
+        {"shell", "cat 'a b'", "cat a\\ b"},
+        {"shell", "cat ''", NULL},
+        {"shell", "cat 'a\nb'", NULL},
         {"shell", "git status; ls", NULL},
         {"shell", "git status > x", NULL},
         {"shell", "A=1 git status", NULL},
@@ -450,12 +460,14 @@ static void answers_add_narrow_rules(void **state) {
         {"fetch", "https://a.org/x/y", "https://a.org/**"},
         {"fetch", "nonsense", NULL},
         {"mcp__a__b", NULL, ""},
+        {"edit", NULL, NULL}, /* of what file is not known */
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         CLEANUP(buffer_deinit) struct buffer pattern;
         CLEANUP(permission_cleanup) struct permission *permission = NULL;
         const struct permission_options options = {.policy = PERMISSION_ASK};
-        const struct row row = {"", PERMISSION_ASK, rows[i].tool, F, rows[i].subject, ALLOW};
+        unsigned effects = strcmp(rows[i].tool, "edit") == 0 ? W : F;
+        const struct row row = {"", PERMISSION_ASK, rows[i].tool, effects, rows[i].subject, ALLOW};
         struct permission_verdict verdict;
         struct view path;
         bool has_rule = false;

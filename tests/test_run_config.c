@@ -1,4 +1,5 @@
 /* The configuration: layers, origins, what a project's file may do, and what is said about wrong ones. */
+#include "failing_memory.h"
 #include "runtime/config_internal.h"
 
 #include <setjmp.h>
@@ -521,6 +522,32 @@ static void files_that_are_none_are_one_error(void **state) {
     assert_true(is_ok(config_load(&without, &config, &error)));
 }
 
+static void every_failed_allocation_is_an_error(void **state) {
+    (void)state;
+    static const char project[] =
+        "{\"rules\": [{\"tool\": \"x\", \"action\": \"allow\"}], \"model\": \"m\"}";
+    const struct config_override overrides[] = {
+        {CONFIG_RULES, "deny:write", "--deny"}, {CONFIG_NETWORK_ALLOW, "crates.io", "--network"}};
+    const struct config_options options = {
+        .workspace = workspace, .overrides = overrides, .override_count = COUNT_OF(overrides)};
+    write_text(user_file, whole);
+    write_text(project_file, project);
+    bool fired = true;
+    size_t nth = 1;
+    for (; fired; nth++) {
+        CLEANUP(config_cleanup) struct config *config = NULL;
+        struct error error = {0};
+        failing_memory_arm(nth);
+        result done = config_load(&options, &config, &error);
+        fired = failing_memory_fired();
+        failing_memory_arm(0);
+        if (fired ? done.code != RESULT_MEMORY || config != NULL : is_failed(done)) {
+            fail_msg("allocation %zu: %s (%s)", nth, result_name(done.code), error.message);
+        }
+    }
+    assert_true(nth > 50);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_gives_the_defaults),
@@ -532,6 +559,7 @@ int main(void) {
         cmocka_unit_test(wrong_files_are_errors_that_name_place_key_and_reason),
         cmocka_unit_test(wrong_options_are_errors_that_name_them),
         cmocka_unit_test(files_that_are_none_are_one_error),
+        cmocka_unit_test(every_failed_allocation_is_an_error),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
