@@ -6,6 +6,7 @@
 #include "paths.h"
 #include "run_config.h"
 #include "run_host.h"
+#include "run_tools.h"
 #include "terminal_modes.h"
 
 #include "base/log.h"
@@ -117,6 +118,8 @@ static result run_agent(
         .permission = host->permission,
         .rules = settings->config->rules.items,
         .rule_count = settings->config->rules.count,
+        .url_is_listed = host->network != NULL ? run_tools_url_is_listed : NULL,
+        .url_context = host,
         .sequence = host->engine.sequence,
         .tokenizer = host->engine.tokenizer,
         .encoder = host->encoder,
@@ -144,7 +147,7 @@ static result run_agent(
     options.engine_info = host->engine.info;
     TRY(sampling_fill(host, settings, &options.sampling, error));
     options.agent = (struct agent_options){
-        .system = view_of_text(RUN_SYSTEM_TEXT),
+        .system = buffer_view(&host->system),
         .task = buffer_view(&settings->task),
         .tools = host->declarations.tools,
         .tool_count = host->declarations.count,
@@ -250,7 +253,7 @@ static int check_prompt(const struct run_host *host, const struct run_settings *
     size_t count = 0;
     const struct chat_message messages[] = {
         {.role = CHAT_SYSTEM,
-         .content = view_of_text(RUN_SYSTEM_TEXT),
+         .content = buffer_view(&host->system),
          .tools = host->declarations.tools,
          .tool_count = host->declarations.count},
         {.role = CHAT_USER, .content = buffer_view(&settings->task)},
@@ -293,19 +296,23 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     if (is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
+    result opened = run_tools_read_instructions(host, settings, &error);
+    if (is_failed(opened)) {
+        return cli_fail_error(opened, &error);
+    }
     if (host->record != NULL) {
         status = run_host_open_resume(host, settings);
         if (status != STATUS_DONE || (host->resume.is_done && !settings->is_interactive)) {
             return status != STATUS_DONE ? status : say_nothing_is_left(host->record);
         }
     }
-    result opened = check_sampling(host, settings, &error);
+    opened = check_sampling(host, settings, &error);
     if (is_failed(opened)) {
         return cli_usage(settings->arguments, "%s", error.message);
     }
     opened = resolve_generation(host, settings, &error);
     if (is_ok(opened)) {
-        opened = run_host_open_tools(host, settings, &error);
+        opened = run_tools_open(host, settings, &error);
     }
     if (is_ok(opened) && host->record == NULL) {
         status = check_prompt(host, settings);

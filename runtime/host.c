@@ -157,47 +157,64 @@ result prompt_count(
 
 /* ---- tools ---------------------------------------------------------------------------------- */
 
-static result declarations_fill(
-    enum tool_dialect dialect, uint64_t set, struct tool_declarations *out, struct error *error
+/* Tools in the order of their declaration: built-in ones, then those of servers. */
+static const struct tool_descriptor *declared_at(
+    const struct tool_context *context, enum tool_dialect dialect, uint64_t set, size_t index
 ) {
-    size_t starts[TOOL_COUNT_MAX];
-    for (size_t i = 0; i < tool_count(); i++) {
-        const struct tool_descriptor *tool =
-            (set >> i & 1U) != 0 ? tool_form(i, dialect, set) : NULL;
-        if (tool == NULL) {
-            continue;
-        }
-        starts[out->count] = out->texts.length;
-        struct json_writer writer;
-        json_writer_init(&writer, &out->texts, error);
-        writer.python_separators = true; /* as the model was trained */
-        tool_declaration_write(&writer, tool);
-        TRY(json_writer_finish(&writer));
-        out->tools[out->count].name = view_of_text(tool->name);
-        out->count++;
+    if (index < tool_count()) {
+        return (set >> index & 1U) != 0 ? tool_form(index, dialect, set) : NULL;
     }
-    /* Only now does the buffer stay where it is. */
-    for (size_t i = 0; i < out->count; i++) {
-        size_t end = i + 1 < out->count ? starts[i + 1] : out->texts.length;
-        out->tools[i].function = view_of(out->texts.data + starts[i], end - starts[i]);
-    }
+    const struct tool_descriptor *added = tool_context_at(context, index - tool_count());
+    return (added->effects & TOOL_FOREIGN) != 0 ? added : NULL;
+}
+
+static result
+declare(const struct tool_descriptor *tool, struct tool_declarations *out, struct error *error) {
     struct json_writer writer;
-    json_writer_init(&writer, &out->json, error);
-    tool_declarations_write(&writer, dialect, set);
-    return json_writer_finish(&writer);
+    json_writer_init(&writer, &out->texts, error);
+    writer.python_separators = true; /* as the model was trained */
+    size_t start = out->texts.length;
+    tool_declaration_write(&writer, tool);
+    TRY(json_writer_finish(&writer));
+    out->tools[out->count].name = view_of_text(tool->name);
+    out->tools[out->count].function.length = out->texts.length - start;
+    out->count++;
+    return OK;
 }
 
 result tool_declarations_make(
-    enum tool_dialect dialect, uint64_t set, struct tool_declarations *out, struct error *error
+    const struct tool_context *context,
+    enum tool_dialect dialect,
+    uint64_t set,
+    struct tool_declarations *out,
+    struct error *error
 ) {
     CLEANUP(tool_declarations_deinit) struct tool_declarations made = {0};
+    size_t added = context != NULL ? tool_context_count(context) : 0;
     buffer_init(&made.texts, BUFFER_CEILING_DEFAULT);
     buffer_init(&made.json, BUFFER_CEILING_DEFAULT);
-    made.tools = calloc(tool_count() + 1, sizeof *made.tools);
+    made.tools = calloc(tool_count() + added + 1, sizeof *made.tools);
     if (made.tools == NULL) {
         FAIL(error, MEMORY, "no memory for tool declarations");
     }
-    TRY(declarations_fill(dialect, set, &made, error));
+    struct json_writer writer;
+    json_writer_init(&writer, &made.json, error);
+    json_write_array_begin(&writer);
+    for (size_t i = 0; i < tool_count() + added; i++) {
+        const struct tool_descriptor *tool = declared_at(context, dialect, set, i);
+        if (tool != NULL) {
+            TRY(declare(tool, &made, error));
+            tool_declaration_write(&writer, tool);
+        }
+    }
+    json_write_array_end(&writer);
+    TRY(json_writer_finish(&writer));
+    size_t at = 0; /* only now does the buffer stay where it is */
+    for (size_t i = 0; i < made.count; i++) {
+        size_t length = made.tools[i].function.length;
+        made.tools[i].function = view_of(made.texts.data + at, length);
+        at += length;
+    }
     *out = made;
     made = (struct tool_declarations){0};
     return OK;

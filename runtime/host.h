@@ -61,8 +61,14 @@ struct tool_declarations {
     struct buffer texts;
     struct buffer json; /* all as one JSON array */
 };
+/* Those of a set that the context can offer, and what servers added to it. `context` null: of the set
+ * alone. */
 MUST_CHECK result tool_declarations_make(
-    enum tool_dialect dialect, uint64_t set, struct tool_declarations *out, struct error *error
+    const struct tool_context *context,
+    enum tool_dialect dialect,
+    uint64_t set,
+    struct tool_declarations *out,
+    struct error *error
 );
 void tool_declarations_deinit(struct tool_declarations *declarations);
 

@@ -28,6 +28,7 @@ result loop_create(struct loop **out, struct error *error) {
         free(loop);
         FAIL_FOREIGN(error, IO, -status, "cannot make a wake-up: %s", uv_strerror(status));
     }
+    loop_decisions_init(loop);
     status = uv_mutex_init(&loop->live_lock);
     ASSERT(status == 0); /* it takes no resource */
     buffer_init(&loop->live, BUFFER_CEILING_DEFAULT);
@@ -47,6 +48,7 @@ void loop_destroy(struct loop *loop) {
     output_destroy(loop->output);
     int status = uv_loop_close(&loop->uv);
     ASSERT(status == 0); /* no handle is left */
+    loop_decisions_deinit(loop);
     uv_mutex_destroy(&loop->live_lock);
     buffer_deinit(&loop->live);
     free(loop);

@@ -32,6 +32,14 @@ void loop_destroy(struct loop *loop);
 void loop_wake(void *loop);
 /* For tool_context_options.output: what a command writes while it runs. Thread: any. */
 void loop_tool_output(void *loop, struct view bytes);
+/* Something that was decided beside a call, for the record: a connection, a server that is trusted. Kept
+ * until the next step that is recorded. Thread: any. */
+struct loop_decision {
+    bool is_allowed;
+    const char *kind, *subject, *decider, *reason; /* as in session_decision_begin; copied */
+};
+#define LOOP_DECISIONS_MAX 256 /* that wait; more are counted */
+void loop_decided(struct loop *loop, const struct loop_decision *decision);
 /* The queue for standard output that belongs to this loop. */
 MUST_CHECK result loop_output(struct loop *loop, int fd, struct output **out, struct error *error);
 

@@ -34,8 +34,16 @@ struct run_call {
     size_t live_bytes;    /* of its output, that were shown */
 };
 
+struct waiting_decision {
+    bool is_allowed;
+    char kind[16], subject[300], decider[16], reason[300];
+};
+
 struct loop {
     uv_loop_t uv;
+    uv_mutex_t decided_lock;          /* guards the next three */
+    struct waiting_decision *decided; /* [decided_count] of LOOP_DECISIONS_MAX */
+    size_t decided_count, decided_dropped;
     uv_mutex_t live_lock; /* guards live */
     struct buffer live;   /* output of the running tool, on its way here */
     uv_async_t wake;
@@ -141,6 +149,12 @@ void run_call_answer(struct run *run, const struct run_input *input);
 void run_call_nobody(struct run *run);
 void run_live_came(struct run *run);
 void run_call_deinit(struct run *run);
+
+/* ---- loop_decisions.c ---- */
+void loop_decisions_init(struct loop *loop);
+void loop_decisions_deinit(struct loop *loop);
+/* Records what waits. Thread: the step's. Expected errors: those of the store. */
+MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
 
 /* ---- loop_input.c ---- */
 /* An interrupt of the person, by key or by signal. */

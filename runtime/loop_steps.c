@@ -65,7 +65,8 @@ static result step_record_end(struct run *run, struct error *error) {
 static result step_execute(struct run *run, struct error *error) {
     enum agent_effect_type type = run->step.type;
     if (type == AGENT_RECORD_BEGIN) {
-        return recorder_begin(&run->recorder, error);
+        TRY(recorder_begin(&run->recorder, error));
+        return run_record_decisions(run, error);
     }
     if (type == AGENT_RECORD_TURN) {
         return step_record_turn(run, error);
@@ -81,6 +82,7 @@ static result step_execute(struct run *run, struct error *error) {
     if (type == AGENT_RECORD_RESULT) {
         const struct tool_result *value = run->step.is_cancelled ? NULL : &run->tool;
         struct view answer = value != NULL ? last_message(run)->content : view_of(NULL, 0);
+        TRY(run_record_decisions(run, error));
         return recorder_call_finish(&run->recorder, value, answer, error);
     }
     if (type == AGENT_RECORD_TURN_END) {

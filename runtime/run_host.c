@@ -4,6 +4,7 @@
 #include "front_lines.h"
 #include "terminal.h"
 #include "paths.h"
+#include "run_tools.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -64,9 +65,7 @@ static int probe_finish(struct probe_job *job, struct run_host *host) {
 /* ---- opening -------------------------------------------------------------------------------- */
 
 void run_host_close(struct run_host *host) {
-    tool_context_destroy(host->tools);
-    permission_destroy(host->permission);
-    tool_declarations_deinit(&host->declarations);
+    run_tools_close(host);
     buffer_deinit(&host->generation);
     constraint_release(host->constraint);
     chat_encoder_destroy(host->encoder);
@@ -176,7 +175,7 @@ int run_host_open_resume(struct run_host *host, const struct run_settings *setti
         .tokenizer = host->engine.tokenizer,
         .vocabulary = host->engine.info.vocabulary,
         .end_id = chat_encoder_end_id(host->encoder),
-        .system = view_of_text(RUN_SYSTEM_TEXT),
+        .system = buffer_view(&host->system),
         .task = buffer_view(&settings->task),
         .waits = settings->is_interactive && settings->task.length == 0,
     };
@@ -253,11 +252,14 @@ const struct run_front *run_host_front(const struct run_host *host) {
                                   : NULL;
 }
 
-static void say_loading(void *context, struct view line) {
-    struct run_host *host = context;
+void run_host_say(struct run_host *host, enum run_event_type type, struct view line) {
     const struct run_status status = {.activity = "loading"};
-    const struct run_event note = {.type = RUN_NOTE, .status = &status, .text = line};
+    const struct run_event note = {.type = type, .status = &status, .text = line};
     display_event(host->display, &note);
+}
+
+static void say_loading(void *context, struct view line) {
+    run_host_say(context, RUN_NOTE, line);
 }
 
 static result
@@ -284,54 +286,6 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
     };
     TRY(run_engine_open(&request, &host->engine, error));
     return chat_encoder_create(&host->encoder, host->engine.tokenizer, host->engine.wording, error);
-}
-
-static result
-open_constraint(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    const struct constraint_options options = {
-        .tools = host->declarations.tools,
-        .tool_count = host->declarations.count,
-        .choice = CONSTRAINT_TOOLS_AUTO,
-        .thinking = settings->effort != CHAT_EFFORT_OFF,
-    };
-    const struct grammar_vocabulary *vocabulary = NULL;
-    if (host->engine.engine == NULL) {
-        FAIL(error, UNSUPPORTED, "--constrain-tools: this engine has no vocabulary of grammars");
-    }
-    TRY(engine_vocabulary(host->engine.engine, &vocabulary, error));
-    TRY_NOTE(
-        error,
-        constraint_create(&host->constraint, vocabulary, &options, error),
-        "--constrain-tools"
-    );
-    return OK;
-}
-
-result run_host_open_tools(
-    struct run_host *host, const struct run_settings *settings, struct error *error
-) {
-    const struct tool_context_options options = {
-        .workspace = buffer_text(&settings->workspace),
-        .sandbox = host->sandbox,
-        .policy = &host->policy,
-        .set = settings->tools,
-        .declared = settings->declared_tools,
-        .dialect = settings->dialect,
-        .output = loop_tool_output,
-        .output_context = host->loop,
-        .clock = clock_real(),
-    };
-    const struct permission_options permission = {
-        .policy = settings->config->policy,
-        .rules = settings->config->rules.items,
-        .rule_count = settings->config->rules.count,
-    };
-    TRY(permission_create(&host->permission, &permission, error));
-    TRY(tool_context_create(&host->tools, &options, error));
-    TRY(tool_declarations_make(
-        settings->dialect, settings->declared_tools, &host->declarations, error
-    ));
-    return settings->generation.constrains_tools ? open_constraint(host, settings, error) : OK;
 }
 
 static void *thread_nothing(void *context) {

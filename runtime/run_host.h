@@ -6,6 +6,7 @@
 
 #include "engine/constraint.h"
 #include "host.h"
+#include "instructions.h"
 #include "loop.h"
 #include "output.h"
 #include "resume.h"
@@ -18,6 +19,9 @@
     "asks."
 
 struct front_lines;
+struct http_client;
+struct network_rules;
+struct proxy;
 struct run_front;
 struct terminal;
 
@@ -39,6 +43,12 @@ struct run_host {
     struct chat_encoder *encoder;
     struct tool_context *tools;
     struct permission *permission;
+    struct instructions instructions;
+    struct buffer system;          /* text of the system message */
+    struct network_rules *network; /* null: no network */
+    struct proxy *proxy;
+    struct http_client *client;
+    const char **read_only; /* of the policy: skills */
     struct tool_declarations declarations;
     struct constraint *constraint; /* of tool calls; null: none */
     struct buffer generation;      /* settings as the record keeps them */
@@ -52,11 +62,10 @@ int run_host_open_record(struct run_host *host, struct run_settings *settings);
 int run_host_open(struct run_host *host, const struct run_settings *settings);
 /* After that: the context of the session that goes on, and what is left to do. */
 int run_host_open_resume(struct run_host *host, const struct run_settings *settings);
-MUST_CHECK result run_host_open_tools(
-    struct run_host *host, const struct run_settings *settings, struct error *error
-);
 /* Where a person's input comes from; null: nobody is there. */
 const struct run_front *run_host_front(const struct run_host *host);
+/* One line on the way to the run. */
+void run_host_say(struct run_host *host, enum run_event_type type, struct view line);
 void run_host_close(struct run_host *host);
 
 #endif

@@ -6,6 +6,7 @@ context that the engine is given is written down; in each test every one must be
 it and what was sampled since. Output is that of test_cli.py.
 """
 import contextlib
+import http.server
 import json
 import os
 import pathlib
@@ -518,6 +519,73 @@ def test_a_cancelled_call_does_not_end_later_ones():
             assert "alive" in run.wait("tool_result", status="ok")["text"]
             run.wait("idle", stop="answer")
             run.end()
+
+
+# ---- project, network ----------------------------------------------------------------------------
+
+
+def test_instructions_are_part_of_the_system_text():
+    with session() as one:
+        with one.run([say("yes")]) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.end()
+        plain = one.messages()[0][1]
+    with session() as one:
+        (one.work / "AGENTS.md").write_text("Always say please.\n")
+        os.mkfifo(one.work / "CLAUDE.md")
+        with one.run([say("yes")]) as run:
+            assert "CLAUDE.md" in run.wait("note")["text"]
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.end()
+        role, text = one.messages()[0]
+        assert role == "system" and text.startswith(plain) and "Always say please." in text
+        (one.work / "AGENTS.md").write_text("Something else.\n")  # the session has what it had
+        with one.run([say("more")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("two")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert one.messages()[0][1] == text
+
+
+def test_the_network_is_what_the_list_says():
+    test_cli.needs_sandbox()
+
+    class Hello(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"hello from outside")
+
+        def log_message(self, *_):
+            pass
+
+    fetch = ("import urllib.request, sys\n"
+             "try: print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())\n"
+             "except Exception as error: print('failed', error)")
+    with session() as one, http.server.HTTPServer(("127.0.0.1", 0), Hello) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (one.work / "fetch.py").write_text(fetch)
+        here = f"127.0.0.1:{server.server_port}"
+        turns = [call(f"python3 fetch.py http://{here}/"), call("python3 fetch.py http://example.org/"),
+                 say("done")]
+        with one.run(turns, "--set", f"network.allow={here}") as run:
+            run.message("one")
+            assert "hello from outside" in run.wait("tool_result")["text"]
+            assert "failed" in run.wait("tool_result")["text"]
+            run.wait("idle", stop="answer")
+            run.end()
+        kept = one.select("SELECT subject, is_allowed FROM decision WHERE kind = 'network'")
+        assert kept == [(here, 1), ("example.org:80", 0)], kept
+        with one.run([call(f"python3 fetch.py http://{here}/"), say("done")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("two")
+            assert "failed" in run.wait("tool_result")["text"]  # nothing is allowed by itself
+            run.wait("idle", stop="answer")
+            run.end()
+        server.shutdown()
 
 
 # ---- ends ----------------------------------------------------------------------------------------

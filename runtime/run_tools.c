@@ -1,0 +1,183 @@
+/* See run_tools.h. */
+#include "run_tools.h"
+
+#include "http_client.h"
+#include "network_rules.h"
+#include "proxy.h"
+
+/* ---- instructions --------------------------------------------------------------------------- */
+
+result run_tools_read_instructions(
+    struct run_host *host, const struct run_settings *settings, struct error *error
+) {
+    const struct config *config = settings->config;
+    const struct instructions_options options = {
+        .workspace = buffer_text(&settings->workspace),
+        .user_directory = config->user_directory,
+        .file_names = config->instructions_files.items,
+        .file_name_count = config->instructions_files.count,
+        .bytes_max = (size_t)config->instructions_max_bytes,
+        .skill_directories = config->skills_directories.items,
+        .skill_directory_count = config->skills_directories.count,
+    };
+    TRY(instructions_load(&options, &host->instructions, error));
+    const struct instructions *read = &host->instructions;
+    for (size_t i = 0; i < read->note_count; i++) {
+        run_host_say(host, RUN_NOTE, view_of_text(read->notes[i]));
+    }
+    buffer_init(&host->system, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append_text(&host->system, RUN_SYSTEM_TEXT, error));
+    if (read->text.length == 0) {
+        return OK; /* the very bytes that the bundled model was trained with */
+    }
+    TRY(buffer_append_text(&host->system, "\n\n", error));
+    return buffer_append(&host->system, buffer_view(&read->text), error);
+}
+
+/* Skills outside of the workspace are seen by commands, at the same place. */
+static result bind_skills(struct run_host *host, struct error *error) {
+    const struct instructions *read = &host->instructions;
+    host->read_only = calloc(read->skill_root_count + 1, sizeof *host->read_only);
+    if (host->read_only == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu skill directories", read->skill_root_count);
+    }
+    for (size_t i = 0; i < read->skill_root_count; i++) {
+        host->read_only[i] = read->skill_roots[i];
+    }
+    host->policy.read_only = host->read_only;
+    host->policy.read_only_count = read->skill_root_count;
+    return OK;
+}
+
+/* ---- network -------------------------------------------------------------------------------- */
+
+/* Thread: a connection's, or that of a fetch. */
+static void network_decided(void *context, const struct network_decision *decision) {
+    struct run_host *host = context;
+    char subject[NETWORK_HOST_BYTES + 16];
+    int length = snprintf(
+        subject,
+        sizeof subject,
+        "%s:%u",
+        decision->host[0] != '\0' ? decision->host : "?",
+        decision->port
+    );
+    ASSERT(length > 0 && (size_t)length < sizeof subject);
+    loop_decided(
+        host->loop,
+        &(struct loop_decision){
+            .is_allowed = decision->is_allowed,
+            .kind = "network",
+            .subject = subject,
+            .decider = "rule",
+            .reason = decision->is_allowed ? decision->method : decision->reason,
+        }
+    );
+}
+
+static result
+open_network(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    const struct config_list *list = &settings->config->network_allow;
+    if (list->count == 0) {
+        return OK;
+    }
+    TRY_NOTE(
+        error,
+        network_rules_create(&host->network, list->items, list->count, error),
+        "network.allow"
+    );
+    const struct proxy_options proxy = {
+        .rules = host->network, .decided = network_decided, .decided_context = host};
+    const struct http_client_options client = {
+        .rules = host->network, .decided = network_decided, .decided_context = host};
+    TRY(proxy_open(&host->proxy, &proxy, error));
+    host->policy.network_socket = proxy_socket(host->proxy);
+    return http_client_open(&host->client, &client, error);
+}
+
+bool run_tools_url_is_listed(void *context, struct view url) {
+    const struct run_host *host = context;
+    static const struct {
+        const char *scheme;
+        uint16_t port;
+    } schemes[] = {{"https://", 443}, {"http://", 80}};
+    for (size_t i = 0; i < COUNT_OF(schemes); i++) {
+        if (!view_starts_with(url, view_of_text(schemes[i].scheme))) {
+            continue;
+        }
+        struct view rest = view_slice(url, strlen(schemes[i].scheme), SIZE_MAX);
+        size_t end = 0;
+        while (end < rest.length && strchr("/?#", rest.data[end]) == NULL) {
+            end++;
+        }
+        struct network_host named;
+        result parsed = network_host_parse(view_slice(rest, 0, end), schemes[i].port, &named, NULL);
+        return is_ok(parsed) && network_rules_allow(host->network, &named);
+    }
+    return false;
+}
+
+/* ---- tools ---------------------------------------------------------------------------------- */
+
+static result
+open_constraint(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    const struct constraint_options options = {
+        .tools = host->declarations.tools,
+        .tool_count = host->declarations.count,
+        .choice = CONSTRAINT_TOOLS_AUTO,
+        .thinking = settings->effort != CHAT_EFFORT_OFF,
+    };
+    const struct grammar_vocabulary *vocabulary = NULL;
+    if (host->engine.engine == NULL) {
+        FAIL(error, UNSUPPORTED, "--constrain-tools: this engine has no vocabulary of grammars");
+    }
+    TRY(engine_vocabulary(host->engine.engine, &vocabulary, error));
+    TRY_NOTE(
+        error,
+        constraint_create(&host->constraint, vocabulary, &options, error),
+        "--constrain-tools"
+    );
+    return OK;
+}
+
+result
+run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    TRY(bind_skills(host, error));
+    TRY(open_network(host, settings, error));
+    const struct tool_context_options options = {
+        .workspace = buffer_text(&settings->workspace),
+        .sandbox = host->sandbox,
+        .policy = &host->policy,
+        .set = settings->tools,
+        .declared = settings->declared_tools,
+        .dialect = settings->dialect,
+        .output = loop_tool_output,
+        .output_context = host->loop,
+        .clock = clock_real(),
+        .fetch = host->client != NULL ? http_client_fetch : NULL,
+        .fetch_context = host->client,
+    };
+    const struct permission_options permission = {
+        .policy = settings->config->policy,
+        .rules = settings->config->rules.items,
+        .rule_count = settings->config->rules.count,
+    };
+    TRY(permission_create(&host->permission, &permission, error));
+    TRY(tool_context_create(&host->tools, &options, error));
+    TRY(tool_declarations_make(
+        host->tools, settings->dialect, settings->declared_tools, &host->declarations, error
+    ));
+    return settings->generation.constrains_tools ? open_constraint(host, settings, error) : OK;
+}
+
+void run_tools_close(struct run_host *host) {
+    tool_context_destroy(host->tools);
+    permission_destroy(host->permission);
+    tool_declarations_deinit(&host->declarations);
+    http_client_close(host->client);
+    proxy_close(host->proxy);
+    network_rules_destroy(host->network);
+    free(host->read_only);
+    buffer_deinit(&host->system);
+    instructions_deinit(&host->instructions);
+}
