@@ -335,7 +335,10 @@ static result fake_tool_call(
     }
     out->status = TOOL_OK;
     out->duration_ms = tools->duration_ms;
-    for (int waited = 0; waited < tools->milliseconds; waited++) {
+    const struct clock clock = clock_real();
+    int64_t started_ms = clock_monotonic_ms(&clock);
+    for (int64_t waited = 0; waited < tools->milliseconds;
+         waited = clock_monotonic_ms(&clock) - started_ms) {
         if (tools->is_cancelled) {
             out->status = TOOL_CANCELLED;
             break;
