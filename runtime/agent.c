@@ -516,7 +516,7 @@ static void compaction_ended(
     bool is_done = event->type == AGENT_COMPACTED;
     agent->is_idle_compaction = false;
     if (is_done) {
-        agent_compaction_take(agent, event, is_idle);
+        agent_compaction_take(agent, event);
     } else {
         compaction_failed(agent, event);
     }
@@ -654,7 +654,7 @@ static void
 compaction_asked(struct agent *agent, struct view remark, struct agent_effects *effects) {
     struct error error = {0};
     bool is_idle = agent->state == AGENT_STATE_IDLE;
-    if ((is_idle && !agent_can_compact(agent)) ||
+    if (agent->state == AGENT_STATE_COMPACTING || (is_idle && !agent_can_compact(agent)) ||
         is_failed(agent_compaction_ask(agent, remark, &error)) || !is_idle || !agent->has_begun ||
         is_failed(agent_answer_unrun(agent, AGENT_NOT_RUN, &error))) {
         return;

@@ -92,17 +92,6 @@ void agent_compaction_forget(struct agent *agent) {
     buffer_clear(&agent->compact_remark);
 }
 
-/* The context ends with the header of a turn that was not to be written: it counts as one that was
- * cut before its first token. */
-static void close_turn(struct agent *agent) {
-    const struct chat_message nothing = {.role = CHAT_ASSISTANT};
-    struct error error = {0};
-    if (is_ok(chat_conversation_append(agent->conversation, &nothing, &error))) {
-        agent->end_is_missing = true;
-    }
-    agent->context_messages = chat_conversation_count(agent->conversation);
-}
-
 /* The end of the conversation, with what came since the last turn, is as it was. */
 static void move_marks(struct agent *agent, size_t before, size_t count) {
     if (agent->person_count > 0) {
@@ -113,7 +102,7 @@ static void move_marks(struct agent *agent, size_t before, size_t count) {
     agent->fresh_from = agent->fresh_from + count > before ? agent->fresh_from + count - before : 0;
 }
 
-void agent_compaction_take(struct agent *agent, const struct agent_event *event, bool is_idle) {
+void agent_compaction_take(struct agent *agent, const struct agent_event *event) {
     size_t count = chat_conversation_count(event->conversation);
     move_marks(agent, chat_conversation_count(agent->conversation), count);
     chat_conversation_destroy(agent->conversation);
@@ -137,9 +126,6 @@ void agent_compaction_take(struct agent *agent, const struct agent_event *event,
     agent->call_index = 0;
     agent->turn_message = 0;
     agent_compaction_forget(agent);
-    if ((is_idle || agent->stop != AGENT_GOES_ON) && messages[count - 1].role != CHAT_ASSISTANT) {
-        close_turn(agent);
-    }
 }
 
 struct view agent_compaction_remark(const struct agent *agent) {

@@ -101,6 +101,9 @@ bool agent_stop_is_pause(const struct agent *agent);
 MUST_CHECK result agent_queue_push(struct agent *agent, struct view text, struct error *error);
 /* Answers the calls of the last turn that have no result, as `text` says. Expected errors: LIMIT, MEMORY. */
 MUST_CHECK result agent_answer_unrun(struct agent *agent, const char *text, struct error *error);
+/* Closes a turn that the context begins and nobody wrote; nothing when there is none. Expected errors:
+ * LIMIT, MEMORY. */
+MUST_CHECK result agent_close_turn(struct agent *agent, struct error *error);
 /* What comes before the next turn: notices, then the messages of the person. Expected errors: as above. */
 MUST_CHECK result agent_take_messages(struct agent *agent, struct error *error);
 
@@ -123,8 +126,7 @@ void agent_compaction_fill(const struct agent *agent, struct agent_effect *effec
 /* Expected errors: LIMIT, MEMORY (of the remark). */
 MUST_CHECK result
 agent_compaction_ask(struct agent *agent, struct view remark, struct error *error);
-/* `is_idle`: no turn of the model follows at once. */
-void agent_compaction_take(struct agent *agent, const struct agent_event *event, bool is_idle);
+void agent_compaction_take(struct agent *agent, const struct agent_event *event);
 /* It came to nothing. */
 void agent_compaction_forget(struct agent *agent);
 

@@ -99,6 +99,21 @@ static result take_queue(struct agent *agent, struct error *error) {
     return taken;
 }
 
+/* A context that ends with the header of a turn which was not written, as after a compaction or a
+ * resume that was interrupted: for what follows it counts as cut before its first token. */
+result agent_close_turn(struct agent *agent, struct error *error) {
+    size_t count = chat_conversation_count(agent->conversation);
+    const struct chat_message *messages = chat_conversation_messages(agent->conversation);
+    if (count == 0 || count != agent->context_messages ||
+        messages[count - 1].role == CHAT_ASSISTANT) {
+        return OK;
+    }
+    TRY(agent_append(agent, &(struct chat_message){.role = CHAT_ASSISTANT}, error));
+    agent->context_messages = count + 1;
+    agent->end_is_missing = true;
+    return OK;
+}
+
 result agent_take_messages(struct agent *agent, struct error *error) {
     TRY(agent_answer_unrun(agent, AGENT_NOT_RUN, error));
     if (agent->effort != agent->effort_told && agent->effort != CHAT_EFFORT_OFF) {
@@ -106,6 +121,9 @@ result agent_take_messages(struct agent *agent, struct error *error) {
             agent_notice(agent, "Reasoning effort from now on: %d of 100.", agent->effort);
         }
         agent->effort_told = agent->effort;
+    }
+    if (agent->notice[0] != '\0' || agent->queue_count > 0) {
+        TRY(agent_close_turn(agent, error));
     }
     if (agent->notice[0] != '\0') {
         TRY(append_user(agent, view_of_text(agent->notice), error));

@@ -381,6 +381,16 @@ static result show_turn(
             turn->compaction->pruned
         ));
     }
+    if (turn->compaction != NULL) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "  # the context of %" PRId64 " tokens was made shorter, to %" PRId64
+            ", and begins here\n",
+            turn->compaction->tokens_before,
+            turn->compaction->tokens_after
+        ));
+    }
     for (size_t i = 0; i < turn->message_count; i++) {
         const struct session_message *message = &turn->messages[i];
         if (view_equals_text(message->role, "tool")) {

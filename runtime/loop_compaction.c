@@ -24,8 +24,9 @@ struct compaction {
     struct error error;
 
     struct agent_history history;
-    int32_t *tokens;     /* of each message, about */
-    struct buffer paths; /* of the files that were read, each with a NUL behind it */
+    struct buffer remark; /* what the person wants in the summary */
+    int32_t *tokens;      /* of each message, about */
+    struct buffer paths;  /* of the files that were read, each with a NUL behind it */
     struct view *files;
     int64_t tokens_before;
     struct agent_history_made made; /* conversation null: not built yet */
@@ -58,6 +59,7 @@ static void compaction_destroy(struct compaction *compaction) {
         chat_conversation_destroy(compaction->made.conversation);
         chat_parser_destroy(compaction->parser);
         token_list_deinit(&compaction->ids);
+        buffer_deinit(&compaction->remark);
         buffer_deinit(&compaction->summary);
         buffer_deinit(&compaction->paths);
         free(compaction->files);
@@ -290,8 +292,7 @@ static result plan_request(struct compaction *compaction, struct error *error) {
     TRY(check_hope(compaction, error));
     history->summary_tokens = compaction->effect.tokens_max;
     CLEANUP(agent_history_request_deinit) struct agent_history_request request;
-    struct view remark = agent_compaction_remark(compaction->run->agent);
-    TRY(agent_history_request_make(&request, history, remark, error));
+    TRY(agent_history_request_make(&request, history, buffer_view(&compaction->remark), error));
     return encode(
         compaction,
         request.messages,
@@ -463,6 +464,7 @@ static void generation_finished(struct compaction *compaction, const struct engi
     bool is_summary = compaction->phase == PHASE_SUMMARY;
     compaction->error = event->error;
     *(is_summary ? &compaction->summary_facts : &compaction->facts) = event->facts;
+    run_count_facts(run, &event->facts);
     run->status.prefill_total = 0;
     if (reason == FINISH_ERROR) {
         fail_here(compaction, (result){RESULT_DEVICE});
@@ -516,24 +518,38 @@ bool run_compaction_is_generating(const struct run *run) {
 
 /* ---- begin and cancel ----------------------------------------------------------------------- */
 
-void run_compact(struct run *run, const struct agent_effect *effect) {
-    ASSERT(run->compaction == NULL && !run->is_generating && !run->step_is_running);
+static result
+compaction_create(struct run *run, const struct agent_effect *effect, struct error *error) {
     struct compaction *compaction = calloc(1, sizeof *compaction);
     if (compaction == NULL) {
-        const struct error error = {.code = RESULT_MEMORY, .message = "no memory for a compaction"};
-        const struct agent_event event = {.type = AGENT_COMPACT_FAILED, .error = &error};
-        run_dispatch(run, &event);
-        return;
+        FAIL(error, MEMORY, "no memory for a compaction");
     }
     compaction->run = run;
     compaction->effect = *effect;
     token_list_init(&compaction->ids, TOKEN_LIST_CEILING_DEFAULT);
     buffer_init(&compaction->summary, AGENT_HISTORY_SUMMARY_BYTES * 4);
     buffer_init(&compaction->paths, BUFFER_CEILING_DEFAULT);
+    buffer_init(&compaction->remark, AGENT_HISTORY_PERSON_BYTES);
+    result copied = buffer_append(&compaction->remark, agent_compaction_remark(run->agent), error);
+    if (is_failed(copied)) {
+        compaction_destroy(compaction);
+        return copied;
+    }
     run->compaction = compaction;
+    return OK;
+}
+
+void run_compact(struct run *run, const struct agent_effect *effect) {
+    ASSERT(run->compaction == NULL && !run->is_generating && !run->step_is_running);
+    struct error error = {0};
+    if (is_failed(compaction_create(run, effect, &error))) {
+        const struct agent_event event = {.type = AGENT_COMPACT_FAILED, .error = &error};
+        run_dispatch(run, &event);
+        return;
+    }
     run->status.activity = "compacting";
     display_status(run->options->display, &run->status);
-    work_start(compaction, PHASE_PLAN);
+    work_start(run->compaction, PHASE_PLAN);
 }
 
 void run_compact_cancel(struct run *run) {

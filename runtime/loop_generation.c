@@ -165,8 +165,7 @@ struct view run_stop_met(const struct run *run) {
     return is_string ? run->options->stops[index] : view_of(NULL, 0);
 }
 
-static void show_usage(struct run *run, bool has_begun) {
-    const struct generation_facts *facts = &run->facts;
+void run_count_facts(struct run *run, const struct generation_facts *facts) {
     struct run_status *status = &run->status;
     status->prompt_tokens += facts->prompt_tokens;
     status->reused_tokens += facts->reused;
@@ -175,6 +174,12 @@ static void show_usage(struct run *run, bool has_begun) {
     status->drafted_tokens += facts->drafted;
     status->accepted_tokens += facts->accepted;
     status->preempted += facts->preempted;
+}
+
+static void show_usage(struct run *run, bool has_begun) {
+    const struct generation_facts *facts = &run->facts;
+    struct run_status *status = &run->status;
+    run_count_facts(run, facts);
     status->prefill_total = 0;
     if (facts->decode_us > 0 && facts->sampled > 1) {
         status->tokens_per_second = (double)facts->sampled * 1e6 / (double)facts->decode_us;

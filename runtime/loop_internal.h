@@ -165,6 +165,8 @@ void run_say_unsent(struct run *run);
 /* ---- loop_generation.c ---- */
 /* What all requests of a run ask for beside tokens, limits and their turn. */
 struct generation_request run_request(const struct run *run, uint64_t sequence);
+/* Adds to what the run cost. */
+void run_count_facts(struct run *run, const struct generation_facts *facts);
 /* Starts what AGENT_GENERATE asks for; answered by AGENT_GENERATED. */
 void run_generate(struct run *run, const struct agent_effect *effect);
 /* Events of other sequences and of generations that ended are ignored. */

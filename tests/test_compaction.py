@@ -73,6 +73,25 @@ class World(Scratch):
         return json.loads(done.stdout)
 
 
+class Person:
+    """A run that a person drives."""
+
+    def __init__(self, world, turns, *arguments):
+        self.process = world.start(turns, "--interactive", *arguments)
+        self.events = []
+
+    def until(self, name):
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+            if self.events[-1]["event"] == name:
+                return
+        raise AssertionError((name, self.events[-3:], self.process.stderr.read()[-2000:]))
+
+    def send(self, **fields):
+        self.process.stdin.write(json.dumps(fields).encode() + b"\n")
+        self.process.stdin.flush()
+
+
 def named(events, name):
     return [event for event in events if event["event"] == name]
 
@@ -134,6 +153,10 @@ def test_a_summary_by_a_fork_takes_the_place_of_the_middle():
         assert turn["compaction"]["tokens_after"] == turn["cache"]["prompt_tokens"]
         after = [usage for usage in named(done, "usage") if usage["turn"] == event["turn"] + 1][0]
         assert after["evaluated"] == 0 and after["reused"] == event["tokens_after"], after
+        shown = subprocess.run(
+            [SCRIPTED, "sessions", "show", "last", "--state", world.state], stdout=subprocess.PIPE, check=True,
+            env=dict(os.environ, HEARTH_SCRIPT=str(world.path / "script.json"))).stdout.decode()
+        assert f"the context of {event['tokens_before']} tokens was made shorter" in shown, shown
         # The fork's context is the old one, and a request of a few tokens behind it.
         forks = [ids for sequence, ids in world.contexts if sequence == 2]
         main = [ids for sequence, ids in world.contexts if sequence == 1][-1]
@@ -200,31 +223,90 @@ def test_the_person_asks_and_goes_on():
     needs_sandbox()
     with World() as world:
         turns = [read("file0.txt"), {"text": "It is read."}, {"text": "And so on."}, SUMMARY]
-        process = world.start(turns, "--interactive", "Read.")
-        events = []
-
-        def until(name):
-            for line in process.stdout:
-                events.append(json.loads(line))
-                if events[-1]["event"] == name:
-                    return
-            raise AssertionError(events[-3:])
-
-        def send(**fields):
-            process.stdin.write(json.dumps(fields).encode() + b"\n")
-            process.stdin.flush()
-
-        until("idle")
-        send(type="command", command="compact", text="Keep the names.")
-        until("compacted")
-        until("idle")
-        send(type="message", text="Go on.")
-        until("idle")
-        world.end(process, 0)
-        assert named(events, "compacted")[0]["summary"] == SUMMARY["text"]
+        person = Person(world, turns, "Read.")
+        person.until("idle")
+        person.send(type="command", command="compact", text="Keep the names.")
+        person.until("compacted")
+        person.until("idle")
+        person.send(type="message", text="Go on.")
+        person.until("idle")
+        world.end(person.process, 0)
+        assert named(person.events, "compacted")[0]["summary"] == SUMMARY["text"]
         messages = [message["text"] for turn in world.tree()["agents"][0]["turns"][-2:]
                     for message in turn["messages"]]
         assert messages[-3:] == ["It is read.", "Go on.", "And so on."], messages
+        check_contexts(world)
+        done = world.play([{"text": "Again."}], "--resume", "last", "Once more.")
+        assert named(done, "finished")[0]["stop"] == "answer"
+        check_contexts(world)
+
+
+def test_an_interrupt_behind_a_compaction_leaves_a_context_to_go_on_from():
+    """The new context ends with the header of a turn that was never written."""
+    needs_sandbox()
+    for slow in ({"wait_ms": 20000}, {"delay_us": 100000}):
+        with World() as world:
+            turns = reads(4) + [dict({"thinking": "so", "text": "so on and on"}, **slow),
+                                {"text": "Well."}, {"text": "Good."}, SUMMARY]
+            person = Person(world, turns, "Read.")
+            person.until("compacted")
+            person.until("turn")
+            time.sleep(0.3)
+            person.send(type="interrupt")
+            person.until("idle")
+            person.send(type="message", text="Go on.")
+            person.until("idle")
+            person.send(type="command", command="compact")
+            person.until("compacted")
+            person.until("idle")
+            person.send(type="message", text="And on.")
+            person.until("idle")
+            world.end(person.process, 0)
+            texts = [message["text"] for turn in world.tree()["agents"][0]["turns"]
+                     for message in turn["messages"]]
+            assert texts[-4:] == ["Go on.", "Well.", "And on.", "Good."] or (
+                texts[-2:] == ["And on.", "Good."] and "Well." in texts), texts[-5:]
+            check_contexts(world)
+
+
+def test_a_compaction_with_calls_that_never_ran_answers_them():
+    needs_sandbox()
+    with World() as world:
+        calls = [{"name": "shell", "arguments": {"command": command}} for command in ("sleep 60", "true")]
+        person = Person(world, reads(2) + [{"text": "I wait.", "calls": calls}, {"text": "Good."}, SUMMARY],
+                        "Wait.")
+        while not person.events or "sleep" not in str(person.events[-1].get("arguments")):
+            person.until("tool_call")
+        time.sleep(0.3)
+        person.send(type="interrupt")
+        person.until("idle")
+        person.send(type="command", command="compact")
+        person.until("compacted")
+        person.until("idle")
+        person.send(type="message", text="Go on.")
+        person.until("idle")
+        world.end(person.process, 0)
+        turn, = compactions(world)
+        tail = [(message["role"], message["text"]) for message in turn["messages"]][-3:]
+        assert [role for role, _ in tail] == ["assistant", "tool", "tool"], tail
+        assert tail[2][1].startswith("not run"), tail
+        check_contexts(world)
+
+
+def test_a_turn_that_a_kill_left_unwritten_is_closed_for_a_message():
+    needs_sandbox()
+    with World() as world:
+        process = world.start([{"text": "Never."}], "Read.", environment={"HEARTH_SCRIPT_KILL": "2"})
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        person = Person(world, [{"text": "Well."}], "--resume", "last")
+        person.until("idle")
+        person.send(type="message", text="Go on.")
+        person.until("idle")
+        world.end(person.process, 0)
+        texts = [message["text"] for turn in world.tree()["agents"][0]["turns"]
+                 for message in turn["messages"]]
+        assert texts[1:] == ["Read.", "Go on.", "Well."], texts
         check_contexts(world)
 
 
@@ -302,7 +384,7 @@ def test_a_kill_at_any_moment_leaves_one_context_whole():
             if process.returncode == 0:
                 break
             assert process.returncode == -signal.SIGKILL, process.returncode
-            if moment < 3:
+            if moment < 2:
                 continue  # there is no turn yet
             tree = world.tree()
             held = context_ids(tree)
