@@ -528,3 +528,19 @@ result mounts_open(
     *out = mounts;
     return OK;
 }
+
+result mounts_check_git(const char *workspace, bool *has_git, struct error *error) {
+    struct mounts mounts = {.workspace_fd = -1};
+    if (!real_path(workspace, mounts.workspace)) {
+        FAIL_FOREIGN(
+            error, INVALID_INPUT, errno, "workspace '%.300s': %s", workspace, strerror(errno)
+        );
+    }
+    result checked = open_workspace(mounts.workspace, &mounts, error);
+    if (is_ok(checked)) {
+        checked = add_git(&mounts, error);
+    }
+    *has_git = mounts.read_only_count > 0;
+    mounts_close(&mounts);
+    return checked;
+}

@@ -39,6 +39,10 @@ MUST_CHECK result mounts_open(
     struct error *error
 );
 void mounts_close(struct mounts *mounts);
+
+/* Whether the workspace has a `.git` and may: a directory, or a file whose git directory points back
+ * here; others could lead to any repository. Expected errors: INVALID_INPUT, UNSUPPORTED. */
+MUST_CHECK result mounts_check_git(const char *workspace, bool *has_git, struct error *error);
 void mounts_close_read_only(struct mounts *mounts); /* forgets what was to be mounted read-only */
 
 #endif

@@ -56,9 +56,8 @@ static void directory_cleanup(DIR **directory) {
 
 /* ---- open ----------------------------------------------------------------------------------- */
 
-/* Nothing of the user's or the system's git configuration may apply: no filters, no excludes, no
- * attributes. These are settings of the whole process; no one else here uses libgit2. */
-static result prepare_library(struct error *error) {
+/* These are settings of the whole process; no one else here uses libgit2. */
+result workspace_prepare_library(struct error *error) {
     TRY_GIT(git_libgit2_init(), "libgit2");
     static const int levels[] = {
         GIT_CONFIG_LEVEL_SYSTEM,
@@ -71,6 +70,8 @@ static result prepare_library(struct error *error) {
     }
     // Objects were just written or found; asking the store again for each entry costs a stat.
     TRY_GIT(git_libgit2_opts(GIT_OPT_ENABLE_STRICT_OBJECT_CREATION, 0), "libgit2 options");
+    // What workspace_collect removed must not be found in memory, half of a snapshot at worst.
+    TRY_GIT(git_libgit2_opts(GIT_OPT_ENABLE_CACHING, 0), "libgit2 options");
     return OK;
 }
 
@@ -137,7 +138,7 @@ static result open_parts(
     if (store[0] != '/' || strlen(store) > PATH_BYTES_MAX) {
         FAIL(error, INVALID_INPUT, "snapshot store '%.300s' must be an absolute path", store);
     }
-    TRY(prepare_library(error));
+    TRY(workspace_prepare_library(error));
     TRY(open_repository(store, &workspace->repository, error));
     CLEANUP(free_cleanup) char *real_store = realpath(store, NULL);
     if (real_store == NULL || is_within(real_store, workspace->directory)) {

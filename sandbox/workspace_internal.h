@@ -17,6 +17,9 @@ struct workspace {
     atomic_int_least64_t until_ms; /* written by any thread; a late read costs one more file */
 };
 
+/* Initialises libgit2: nothing of the user's or the system's git configuration applies, no filters,
+ * no excludes, no attributes. Expected errors: IO. */
+MUST_CHECK result workspace_prepare_library(struct error *error);
 /* libgit2's last failure as an error. */
 MUST_CHECK result workspace_git_failed(struct error *error, int status, const char *what);
 

@@ -23,7 +23,7 @@ LIBRARIES = ["base", "kernels", "engine", "sandbox", "tools", "sessions"]
 ENGINE_PUBLIC = ["engine/engine.h", "engine/sampling.h", "engine/tokenizer.h", "engine/chat.h", "engine/limits.h",
                  "engine/model_inspect.h", "engine/model_synth.h", "engine/model_bench.h", "engine/kv_files.h", "engine/constraint.h",
                  "engine/grammar_vocabulary.h"]
-SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/beneath.h", "sandbox/command.h"]
+SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/worktree.h", "sandbox/beneath.h", "sandbox/command.h"]
 TOOLS_PUBLIC = ["tools/tool.h", "tools/tool_schema.h", "tools/tool_mcp.h", "tools/tool_fetch.h", "tools/tool_agents.h"]
 SESSIONS_PUBLIC = ["sessions/session.h", "sessions/importer.h", "sessions/exporter.h", "sessions/replay.h"]
 KERNELS_PUBLIC = ["kernels/backend.h", "kernels/tensor.h", "kernels/formats.h"]
@@ -58,7 +58,7 @@ EXTERNAL = {
     "utf8proc.h": ["engine/tokenizer*.c", "engine/engram*.c"],
     "xxhash.h": ["engine/kv_disk*.c"],
     "seccomp.h": ["sandbox/filter.c"],
-    "git2*": ["sandbox/workspace*"],
+    "git2*": ["sandbox/workspace*", "sandbox/worktree*"],
     "sqlite3.h": ["sessions/session_*.c", "sessions/session_internal.h", "tests/test_sessions*.c",
                   "tests/fuzz_sessions.c", "tests/sessions_support.c"],
     "zstd.h": ["sessions/blob.c"],
