@@ -73,7 +73,8 @@ score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t key
     constexpr int ROWS = M_TILES < 4 ? 1 : 2; // tiles of 16 heads of one warp
     constexpr int DOWN = M_TILES / ROWS;      // warps along the heads
     // and along the keys: 64 heads are bound by what they load, so half of the warps take wide tiles
-    constexpr int ACROSS = M_TILES < 4 ? 4 : 2;
+    constexpr bool IS_WIDE = M_TILES == 4;
+    constexpr int ACROSS = IS_WIDE ? 2 : 4;
     constexpr int PER_WARP = KEYS / TILE / ACROSS; // tiles of 16 keys of one warp
     int32_t lane = thread_index() % WARP;
     int32_t half = thread_index() / WARP / (WARPS / 2);
@@ -90,8 +91,8 @@ score_keys(const struct attention_plan *plan, unsigned char *shared, int32_t key
     query += half * dim; // two bytes a channel
     rows += half * dim;
     int32_t end = dim / 2;
-    if constexpr (M_TILES < 4) {
-        constexpr int AHEAD = 2; // loads on their way while one is multiplied
+    if constexpr (!IS_WIDE) {
+        constexpr int AHEAD = M_TILES < 4 ? 2 : 1; // loads on their way while one is multiplied
         struct score_factors<ROWS, PER_WARP> f[AHEAD + 1];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {

@@ -126,11 +126,7 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP)
 /* COUNT (2 or 4) adjacent outputs of a row; `column` is a multiple of it. */
 template <int COUNT>
 __device__ __forceinline__ void linear_store_adjacent(
-    const struct linear_job *job,
-    bool is_partial,
-    int32_t row,
-    int32_t column,
-    const float value[COUNT]
+    const struct linear_job *job, bool is_partial, int32_t row, int32_t column, const float value[4]
 ) {
     size_t at = (size_t)row * ((size_t)job->groups * (size_t)job->out) + (size_t)column;
     if (is_partial || job->is_f32) {
@@ -356,12 +352,13 @@ __global__ void __launch_bounds__(WARPS *WARP, middle_shape<W, MT, WARPS, WALKS>
     for (int i = 0; i < 2 * NT; i++) {
         int32_t row = first_row + i / 2 * 8 + 2 * pair + i % 2;
         if (is_inside && row < job.rows) {
-            float value[OWN];
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                value[2 * m] = sum[m][i / 2][i % 2];
-                value[2 * m + 1] = sum[m][i / 2][2 + i % 2];
-            }
+            constexpr int LAST = MT - 1; // two values or four
+            const float value[4] = {
+                sum[0][i / 2][i % 2],
+                sum[0][i / 2][2 + i % 2],
+                sum[LAST][i / 2][i % 2],
+                sum[LAST][i / 2][2 + i % 2],
+            };
             linear_store_adjacent<OWN>(
                 &job, !WALKS && job.slices > 1, row, group * job.out + output, value
             );

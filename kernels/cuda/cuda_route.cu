@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
     uint32_t *keys = (uint32_t *)(scores + experts); // [E]
     int32_t *found = (int32_t *)(keys + experts);    // [k], the best first
     int32_t *ids = found + op.chosen;                // [k]
+    float *picked = (float *)(ids + op.chosen);      // [k] scores of the ids
     size_t row = blockIdx.x;
     const float *logits = op.logits + row * experts;
     for (uint32_t first = threadIdx.x; first < experts; first += 2 * THREADS) {
@@ -85,22 +86,27 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
     }
     __syncwarp();
     for (int32_t i = (int32_t)threadIdx.x; i < op.chosen; i += WARP) {
+        int32_t id = found[i];
+        float score = scores[id];
         int32_t lower = 0;
+#pragma unroll 4
         for (int32_t j = 0; j < op.chosen; j++) {
-            lower += found[j] < found[i] ? 1 : 0;
+            lower += found[j] < id ? 1 : 0;
         }
-        ids[lower] = found[i];
+        ids[lower] = id;
+        picked[lower] = score;
     }
     __syncwarp();
     float sum = 0.0F;
+#pragma unroll 4
     for (int32_t i = 0; i < op.chosen; i++) {
-        sum = __fadd_rn(sum, scores[ids[i]]);
+        sum = __fadd_rn(sum, picked[i]);
     }
     sum = __fadd_rn(sum, 1e-20F);
     for (int32_t i = (int32_t)threadIdx.x; i < op.chosen; i += WARP) {
         size_t at = row * (size_t)op.chosen + (size_t)i;
         op.ids[at] = ids[i];
-        op.weights[at] = __fmul_rn(__fdiv_rn(scores[ids[i]], sum), op.routed_scale);
+        op.weights[at] = __fmul_rn(__fdiv_rn(picked[i], sum), op.routed_scale);
     }
 }
 
@@ -109,7 +115,8 @@ void cuda_route(struct backend *backend, const struct route_op *op) {
     if (op->rows == 0) {
         return;
     }
-    size_t bytes = ((size_t)op->experts + (size_t)op->chosen) * 8; // at most 48 KiB: E <= 4096
+    size_t bytes =
+        ((size_t)op->experts * 2 + (size_t)op->chosen * 3) * 4; // below 48 KiB: E <= 4096
     dim3 grid((unsigned)op->rows);
     CUDA_LAUNCH(cuda, CUDA_OP_ROUTE, route_kernel, grid, THREADS, bytes, *op);
 }

@@ -92,11 +92,11 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
     uint4 first = make_uint4(0, 0, 0, 0);
     uint4 weight = first;
     float squares = 0.0F;
-    if (own < op.dim / 8) {
-        weight = load_raw(op.weight + 8 * own); // behind a store it would wait for that
-    }
     for (int32_t item = own; item < op.dim / 8; item += (int32_t)blockDim.x) {
         uint4 u = collapse_eight(x + 8 * item, mix, op.streams, dim);
+        if (item == own) {
+            weight = load_raw(op.weight + 8 * item); // before a store: it would wait for that
+        }
         struct eight value = unpack_eight(u);
         squares = add_squares(&value, squares);
         if (collapsed != NULL) {

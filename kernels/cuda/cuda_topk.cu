@@ -338,6 +338,29 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
+/* A row of any length, or what is left of a shared one. The job is a copy, so that the caller's stays
+ * in registers. */
+__device__ void
+finish_any(const struct topk *topk, const struct topk_job job, struct workspace *work) {
+    struct score_items items = {job.scores, 0, job.count};
+    if (!topk->shares || topk_units(job.count, job.wanted) == 0) {
+        for (int32_t w = (int32_t)threadIdx.x; w * 32 < job.count; w += THREADS) {
+            job.chosen[w] = 0;
+        }
+        __syncthreads();
+        choose_items(&items, &job, progress_start(&job), work);
+    } else {
+        struct progress p = shared_progress(&job, &topk->states[blockIdx.x]);
+        if (!is_settled(&p, TOPK_LIST)) {
+            choose_items(&items, &job, p, work); // many ties: from the row itself
+        } else if (p.inside != p.wanted) {
+            struct listed_items listed = {topk->lists + (size_t)blockIdx.x * TOPK_LIST, p.inside};
+            choose_items(&listed, &job, p, work);
+        }
+    }
+    write_chosen(&job);
+}
+
 /* One block per job: all of a short row, the rest of a shared one. */
 __global__ void __launch_bounds__(THREADS, 1)
     topk_finish_kernel(struct mark mark, struct topk topk) {
@@ -362,23 +385,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (job.count <= TOPK_SHORT && choose_short(&job, &work.few)) {
         return;
     }
-    struct score_items items = {job.scores, 0, job.count};
-    if (!topk.shares || topk_units(job.count, job.wanted) == 0) {
-        for (int32_t w = (int32_t)threadIdx.x; w * 32 < job.count; w += THREADS) {
-            job.chosen[w] = 0;
-        }
-        __syncthreads();
-        choose_items(&items, &job, progress_start(&job), &work.any);
-    } else {
-        struct progress p = shared_progress(&job, &topk.states[blockIdx.x]);
-        if (!is_settled(&p, TOPK_LIST)) {
-            choose_items(&items, &job, p, &work.any); // many ties: from the row itself
-        } else if (p.inside != p.wanted) {
-            struct listed_items listed = {topk.lists + (size_t)blockIdx.x * TOPK_LIST, p.inside};
-            choose_items(&listed, &job, p, &work.any);
-        }
-    }
-    write_chosen(&job);
+    finish_any(&topk, job, &work.any);
 }
 
 void cuda_topk(struct cuda *cuda, enum cuda_op op, const struct topk *topk, int32_t count_max) {
