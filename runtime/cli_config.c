@@ -182,12 +182,13 @@ static int show(const struct cli_arguments *arguments) {
     if (status != STATUS_DONE) {
         return status;
     }
+    ASSERT(config != NULL);
     const char *name = arguments->word_count > 0 ? arguments->words[0] : NULL;
     enum config_key key = CONFIG_KEY_COUNT;
     if (name != NULL && !config_key_find(view_of_text(name), &key)) {
         return cli_usage(arguments, "'%.60s' is not a key", name);
     }
-    result made = OK;
+    result made;
     if (name != NULL) {
         struct json_writer writer;
         json_writer_init(&writer, &out, &error);

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <unistd.h>
 
+#define PATHS_BYTES_MAX            ((size_t)2 * PATH_MAX)
 #define INSTRUCTIONS_BYTES_DEFAULT ((int64_t)64 << 10)
 
 struct loading {
@@ -129,7 +130,7 @@ static result read_project_file(struct loading *loading, struct error *error) {
     if (workspace == NULL || loading->options->ignores_project) {
         return OK;
     }
-    buffer_init(&path, 2 * PATH_MAX);
+    buffer_init(&path, PATHS_BYTES_MAX);
     buffer_init(&text, CONFIG_FILE_BYTES_MAX + 1);
     TRY(beneath_open(workspace, &root, error));
     result read =
@@ -280,7 +281,7 @@ static result set_defaults(struct loading *loading, struct error *error) {
         bool is_own = i == COUNT_OF(skill_places);
         const char *base = is_own ? config->user_directory : workspace;
         CLEANUP(buffer_deinit) struct buffer path = {0};
-        buffer_init(&path, 2 * PATH_MAX);
+        buffer_init(&path, PATHS_BYTES_MAX);
         if (base != NULL) {
             TRY(buffer_append_format(
                 &path, error, "%s/%s", base, is_own ? "skills" : skill_places[i]

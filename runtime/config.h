@@ -15,8 +15,8 @@
 #include "permission.h"
 
 #define CONFIG_FILE_BYTES_MAX  ((size_t)1 << 20)
-#define CONFIG_TEXT_BYTES_MAX  4000 /* one string */
-#define CONFIG_ITEMS_MAX       256  /* of one list */
+#define CONFIG_TEXT_BYTES_MAX  ((size_t)4000) /* one string */
+#define CONFIG_ITEMS_MAX       256            /* of one list */
 #define CONFIG_NOTES_MAX       64
 #define CONFIG_PROJECT_FILE    ".hearth/config.json"
 #define CONFIG_PROJECT_HOOKS   ".hearth" /* where hooks of a project lie, in the workspace */

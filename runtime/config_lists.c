@@ -90,6 +90,7 @@ result config_take_rules(
         &rules,
         error
     ));
+    ASSERT(rules != NULL);
     struct config_rules *list = out;
     size_t index = 0;
     for (struct json_value item = json_first(value); json_type(item) != JSON_ABSENT;
@@ -216,6 +217,7 @@ result config_take_servers(
     TRY(take_items(
         layer, value, key, JSON_OBJECT, SERVERS_MAX, sizeof(struct config_server), &servers, error
     ));
+    ASSERT(servers != NULL);
     struct config_servers *list = out;
     size_t index = 0;
     for (struct json_value item = json_first(value); json_type(item) != JSON_ABSENT;
@@ -331,6 +333,7 @@ result config_take_hooks(
     TRY(take_items(
         layer, value, key, JSON_ARRAY, HOOKS_MAX, sizeof(struct config_hook), &hooks, error
     ));
+    ASSERT(hooks != NULL);
     struct config_hooks *list = out;
     size_t index = 0;
     for (struct json_value item = json_first(value); json_type(item) != JSON_ABSENT;

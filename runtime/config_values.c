@@ -217,7 +217,7 @@ result config_take_text(
             value,
             key,
             error,
-            "has a text of %zu bytes, at most %d are taken",
+            "has a text of %zu bytes, at most %zu are taken",
             text.length,
             CONFIG_TEXT_BYTES_MAX
         );
@@ -302,6 +302,7 @@ result config_take_path(
     CLEANUP(buffer_deinit) struct buffer path = {0};
     buffer_init(&path, 4 * CONFIG_TEXT_BYTES_MAX);
     TRY(config_take_text(layer, value, key, &text, error));
+    ASSERT(text != NULL);
     if (text[0] == '\0') {
         return config_wrong(layer, value, key, error, "is an empty path");
     }

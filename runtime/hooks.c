@@ -70,7 +70,9 @@ static void say(struct running *running, const char *format, ...) {
     va_end(arguments);
     ASSERT(length >= 0);
     for (char *at = text; *at != '\0'; at++) {
-        *at = (unsigned char)*at < 0x20 || *at == 0x7F ? ' ' : *at;
+        if ((unsigned char)*at < 0x20 || *at == 0x7F) {
+            *at = ' ';
+        }
     }
     if (out->note_count < HOOK_NOTES_MAX) {
         char *note = out->notes[out->note_count++];

@@ -41,7 +41,9 @@ void instructions_note(struct instructions *instructions, const char *format, ..
         return;
     }
     for (char *at = text; *at != '\0'; at++) {
-        *at = *at == '\n' || *at == '\t' ? ' ' : *at;
+        if (*at == '\n' || *at == '\t') {
+            *at = ' ';
+        }
     }
     buffer_init(&harmless, 8 * sizeof text);
     if (is_failed(sandbox_sanitise(view_of_text(text), 0, &harmless, NULL))) {

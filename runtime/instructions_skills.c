@@ -234,13 +234,14 @@ static result search_outside(struct search *search, const char *directory) {
     struct instructions *out = search->out;
     struct error why = {0};
     char resolved[PATH_MAX];
+    struct search below = *search;
     size_t before = out->skill_count;
     if (realpath(directory, resolved) == NULL || is_failed(beneath_open(resolved, &root, &why))) {
         return OK; /* most places are not there */
     }
-    search->is_outside = true;
-    search->directory = resolved;
-    TRY(read_directory(search, root, ""));
+    below.is_outside = true;
+    below.directory = resolved;
+    TRY(read_directory(&below, root, ""));
     if (out->skill_count > before) {
         char *copy = strdup(resolved);
         if (copy == NULL) {

@@ -39,7 +39,7 @@ const char *permission_action_name(enum permission_action action);
 bool permission_action_parse(struct view text, enum permission_action *out);
 
 /* `tool` is a glob over the tool's name. `pattern` is empty or "*" (any call of the tool), or
- *  - of a command: words, each a glob over one word ("\\ " is a blank in one); a last word "*" stands
+ *  - of a command: words, each a glob over one word ("\ " is a blank in one); a last word "*" stands
  *    for any further words, which a rule that asks or denies covers anyway;
  *  - of a path: a glob over the path below the workspace;
  *  - of a URL: a glob over the whole of it.

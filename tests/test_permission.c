@@ -587,7 +587,7 @@ static void very_long_commands_are_not_trusted(void **state) {
     (void)state;
     static char text[PERMISSION_QUESTION_BYTES + 64];
     static const size_t lengths[] = {
-        PERMISSION_QUESTION_BYTES + 1, 4 * PERMISSION_WORDS_MAX, PERMISSION_QUESTION_BYTES};
+        PERMISSION_QUESTION_BYTES + 1, (size_t)4 * PERMISSION_WORDS_MAX, PERMISSION_QUESTION_BYTES};
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {
         memset(text, ' ', sizeof text);
         memcpy(text, "ls", 2);
