@@ -88,6 +88,8 @@ static void go_to_record_turn(struct agent *agent, struct agent_effects *effects
 
 static void go_to_compact(struct agent *agent, struct agent_effects *effects) {
     agent->state = AGENT_STATE_COMPACTING;
+    agent->turns++; /* it has a turn of its own in the record, beside those that are allowed */
+    agent->turns_max++;
     agent_compaction_fill(agent, effect_add(effects, AGENT_COMPACT));
 }
 
@@ -489,6 +491,8 @@ static void does_not_fit(struct agent *agent, struct agent_effects *effects) {
 
 static void compaction_failed(struct agent *agent, const struct agent_event *event) {
     bool was_asked = agent->compact_is_asked;
+    agent->turns--;
+    agent->turns_max--;
     agent->tokens_sampled += event->sampled;
     agent_compaction_forget(agent);
     if (was_asked) {

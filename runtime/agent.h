@@ -217,7 +217,8 @@ void agent_malformed_text(const char *problem, char *out, size_t bytes);
 
 /* Whether a guard ended the generation: what it wrote stays, and the model is told. */
 bool agent_reason_is_cut(enum finish_reason reason);
-/* What the model is told of it; static. Null for other reasons. */
+/* What the model is told of it, and of FINISH_LENGTH at the end of a context; static. Null for other
+ * reasons. */
 const char *agent_cut_text(enum finish_reason reason);
 
 /* Takes one event; *effects is overwritten. Events that do not fit the state (a late time, a

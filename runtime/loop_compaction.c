@@ -18,7 +18,7 @@ struct compaction {
     struct run *run;
     struct agent_effect effect;
     enum phase phase;
-    bool is_cancelled;
+    _Atomic bool is_cancelled; /* set on the loop thread, also looked at on the worker */
     uv_work_t work;
     result worked;
     struct error error;
@@ -142,6 +142,13 @@ count_tokens(struct compaction *compaction, struct view text, int32_t *sum, stru
 #define MESSAGE_TOKENS 4  /* markers around a message */
 #define CALL_TOKENS    16 /* and around a call */
 
+static result check_cancelled(const struct compaction *compaction, struct error *error) {
+    if (compaction->is_cancelled) {
+        FAIL(error, CANCELLED, "stopped");
+    }
+    return OK;
+}
+
 static result measure(struct compaction *compaction, struct error *error) {
     struct agent_history *history = &compaction->history;
     compaction->tokens = calloc(history->count + 1, sizeof *compaction->tokens);
@@ -152,6 +159,7 @@ static result measure(struct compaction *compaction, struct error *error) {
         const struct chat_message *message = &history->messages[i];
         int32_t *sum = &compaction->tokens[i];
         *sum = MESSAGE_TOKENS;
+        TRY(check_cancelled(compaction, error));
         TRY(count_tokens(compaction, message->content, sum, error));
         TRY(count_tokens(compaction, message->reasoning, sum, error));
         for (size_t k = 0; k < message->call_count; k++) {
@@ -241,6 +249,7 @@ build(struct compaction *compaction, bool with_summary, int64_t *least, struct e
     int32_t effort = agent_chat_options(compaction->run->agent).effort;
     while (agent_history_plan_next(&compaction->history, with_summary, tokens_max, &plan)) {
         struct agent_history_made *made = &compaction->made;
+        TRY(check_cancelled(compaction, error));
         TRY(agent_history_build(
             made, &compaction->history, &plan, buffer_view(&compaction->summary), error
         ));

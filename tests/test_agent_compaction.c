@@ -548,6 +548,70 @@ static void message_of_the_person_moves_along(void **state) {
     done(&driver);
 }
 
+/* ---- at random ------------------------------------------------------------------------------ */
+
+static uint64_t random_next(uint64_t *state) {
+    uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+static int32_t below(uint64_t *state, int32_t bound) {
+    return (int32_t)(random_next(state) % (uint64_t)bound);
+}
+
+/* Two compactions that nobody asked for have a turn between them that ended. */
+static void check_log(const char *log, bool asks) {
+    size_t outputs = 0;
+    size_t compactions = 0;
+    for (const char *at = log; at != NULL; at = strchr(at, ' ')) {
+        at += *at == ' ' ? 1 : 0;
+        outputs += strncmp(at, "Output", 6) == 0 ? 1 : 0;
+        if (strncmp(at, "compact", 7) == 0) {
+            compactions++;
+            assert_true(outputs >= compactions || asks);
+        }
+    }
+}
+
+static void random_scripts_end_and_never_go_round(void **state) {
+    (void)state;
+    static const char *const asks[] = {
+        NULL, NULL, NULL, "idle", "call", "generate", "Turn", "compact"};
+    uint64_t random = 77;
+    size_t compacted = 0;
+    for (int i = 0; i < 3000; i++) {
+        struct scripted_turn turns[6];
+        struct script script = {.turns = turns, .turn_count = COUNT_OF(turns)};
+        for (size_t k = 0; k < COUNT_OF(turns); k++) {
+            turns[k] = (struct scripted_turn){
+                .reason = below(&random, 8) == 0 ? FINISH_LOOP : FINISH_EOS,
+                .sampled = 1 + below(&random, below(&random, 2) == 0 ? 200 : 5000),
+                .call = k + 1 < COUNT_OF(turns) && below(&random, 4) != 0 ? "f" : NULL,
+            };
+        }
+        for (size_t k = 0; k < COUNT_OF(script.append); k++) {
+            script.append[k] = 1 + below(&random, below(&random, 3) == 0 ? 6000 : 300);
+        }
+        script.append[0] = 1 + below(&random, 1000);
+        script.after = 400 + below(&random, 1500);
+        script.answer = below(&random, 4) == 0 ? (enum answer)below(&random, 5) : COMPACTS;
+        script.interrupts = below(&random, 10) == 0;
+        script.ask_at = asks[below(&random, (int32_t)COUNT_OF(asks))];
+        script.message = below(&random, 2) == 0 ? "More." : NULL;
+        struct agent_options options = options_of(below(&random, 2) == 0);
+        options.tokens_max = below(&random, 4) == 0 ? 1 + below(&random, 9000) : 0;
+        options.compact_keep_turns = 1 + below(&random, 3);
+        struct driver driver;
+        run(&driver, &script, &options);
+        check_log(buffer_text(&driver.log), script.ask_at != NULL);
+        compacted += strstr(buffer_text(&driver.log), "compact Turn") != NULL ? 1 : 0;
+        done(&driver);
+    }
+    assert_true(compacted > 300);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_context_is_replaced_between_two_turns),
@@ -561,6 +625,7 @@ int main(void) {
         cmocka_unit_test(interrupted_compaction_waits_with_the_old_context),
         cmocka_unit_test(person_asks_while_it_waits_and_while_it_works),
         cmocka_unit_test(message_of_the_person_moves_along),
+        cmocka_unit_test(random_scripts_end_and_never_go_round),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,12 +139,13 @@ def test_a_summary_by_a_fork_takes_the_place_of_the_middle():
     with World() as world:
         done = world.play(reads(5) + [{"text": "Done."}, SUMMARY], "Read.")
         event = named(done, "compacted")[0]
-        before = [usage for usage in named(done, "usage") if usage["turn"] == event["turn"]][0]
+        before = [usage for usage in named(done, "usage") if usage["turn"] == event["turn"] - 1][0]
         held = before["prompt"] + before["sampled"]
         assert event["summary"] == SUMMARY["text"], event
         assert event["summary_reused"] == held, (event, held)
         assert 50 < event["summary_evaluated"] < 200, event
         turn = compactions(world)[0]
+        assert turn["index"] + 1 == event["turn"], (turn["index"], event)  # live numbers are the record's
         roles = [message["role"] for message in turn["messages"]]
         assert roles[:3] == ["system", "user", "user"] and "assistant" in roles, roles
         assert turn["messages"][1]["text"] == "Read."
@@ -423,7 +424,7 @@ def test_the_bundled_model_goes_on_in_a_smaller_context():
         events = [json.loads(line) for line in done.stdout.splitlines()]
         event = named(events, "compacted")[0]
         turn = event["turn"]
-        before = [usage for usage in named(events, "usage") if usage["turn"] == turn][0]
+        before = [usage for usage in named(events, "usage") if usage["turn"] == turn - 1][0]
         held = before["prompt"] + before["sampled"]
         # The last token that was sampled had not been evaluated yet.
         assert event["summary_reused"] == held - 1, (event, held)
