@@ -679,6 +679,10 @@ person_came(struct agent *agent, const struct agent_event *event, struct agent_e
         compaction_asked(agent, event->text, effects);
     } else if (event->type == AGENT_EFFORT) {
         agent->effort = event->effort;
+    } else if (event->type == AGENT_TELL) {
+        agent_notice(agent, "%.*s", VIEW_ARGUMENTS(event->text));
+    } else if (event->type == AGENT_REWOUND && agent->state == AGENT_STATE_IDLE) {
+        agent_rewind_take(agent, event);
     } else if (event->type == AGENT_INPUT_END && works) {
         agent->leaves_when_idle = true;
     } else if (event->type == AGENT_QUIT || event->type == AGENT_INPUT_END) {

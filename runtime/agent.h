@@ -122,9 +122,12 @@ enum agent_event_type {
     AGENT_DOES_NOT_FIT,   /* a RECORD_TURN of more than append_max tokens: nothing is recorded */
     AGENT_COMPACTED,      /* the context is another one: conversation, context_tokens, sampled */
     AGENT_COMPACT_FAILED, /* it is the old one: error, sampled */
-    AGENT_ASK_COMPACT,    /* as soon as no turn runs; text: what the summary is to keep */
-    AGENT_TIME,           /* the time asked for with AGENT_WAIT has come, or any later one */
-    AGENT_INTERRUPT,      /* somebody asks to stop: text says who, empty: the user */
+    AGENT_REWOUND,     /* while it waits for a person: the context is an earlier one: conversation,
+                             context_messages, end_is_missing, context_tokens */
+    AGENT_TELL,        /* text: what the model is told before its next turn */
+    AGENT_ASK_COMPACT, /* as soon as no turn runs; text: what the summary is to keep */
+    AGENT_TIME,        /* the time asked for with AGENT_WAIT has come, or any later one */
+    AGENT_INTERRUPT,   /* somebody asks to stop: text says who, empty: the user */
     /* of an interactive agent: */
     AGENT_MESSAGE,  /* text, from the person; see agent_takes_message */
     AGENT_PAUSE,    /* ends what runs and waits for the person */
@@ -149,6 +152,9 @@ struct agent_event {
     struct view text;                   /* CALLED: for the model; INTERRUPT: detail */
     bool ends_task;                     /* CALLED: the finish tool */
     struct chat_conversation *conversation; /* COMPACTED: all of it is in the context; taken */
+                                            /* REWOUND: messages [0, context_messages) are; taken */
+    size_t context_messages;                /* REWOUND */
+    bool end_is_missing;                    /* REWOUND */
     size_t person_message;                  /* COMPACTED: as agent_history.h */
     int32_t effort;                         /* EFFORT */
 };
@@ -239,6 +245,7 @@ int32_t agent_turns_before(const struct agent *agent);
 int32_t agent_turns_max(const struct agent *agent);
 int64_t agent_tokens_sampled(const struct agent *agent);
 int32_t agent_context_tokens(const struct agent *agent);
+int64_t agent_calls(const struct agent *agent); /* that ran in this run */
 /* Deadline on the clock of the events; INT64_MAX when there is none. */
 int64_t agent_deadline_ms(const struct agent *agent);
 bool agent_is_finished(const struct agent *agent);

@@ -102,11 +102,11 @@ static void move_marks(struct agent *agent, size_t before, size_t count) {
     agent->fresh_from = agent->fresh_from + count > before ? agent->fresh_from + count - before : 0;
 }
 
-void agent_compaction_take(struct agent *agent, const struct agent_event *event) {
-    size_t count = chat_conversation_count(event->conversation);
-    move_marks(agent, chat_conversation_count(agent->conversation), count);
+/* Another conversation, and the tokens of its context. */
+static void replace(struct agent *agent, const struct agent_event *event) {
     chat_conversation_destroy(agent->conversation);
     agent->conversation = event->conversation;
+    size_t count = chat_conversation_count(agent->conversation);
     const struct chat_message *messages = chat_conversation_messages(agent->conversation);
     ASSERT(messages[0].tool_count == agent->tool_count);
     for (size_t i = 0; i < agent->tool_count; i++) {
@@ -116,15 +116,33 @@ void agent_compaction_take(struct agent *agent, const struct agent_event *event)
     for (size_t i = 0; i < count; i++) {
         agent->conversation_bytes += agent_message_bytes(&messages[i]);
     }
-    agent->tokens_sampled += event->sampled;
     agent->context_tokens = event->context_tokens;
     agent->append_tokens = 0;
-    agent->context_messages = count;
-    agent->end_is_missing = false;
-    agent->person_message = event->person_message;
     agent->call_count = 0;
     agent->call_index = 0;
     agent->turn_message = 0;
+}
+
+void agent_rewind_take(struct agent *agent, const struct agent_event *event) {
+    replace(agent, event);
+    agent->context_messages = event->context_messages;
+    agent->end_is_missing = event->end_is_missing;
+    agent->unrun_count = 0;
+    agent->person_count = 0;
+    agent->person_message = 0;
+    agent->fresh_from = 0;
+    agent->notice[0] = '\0';
+    agent->has_compacted = false;
+}
+
+void agent_compaction_take(struct agent *agent, const struct agent_event *event) {
+    size_t count = chat_conversation_count(event->conversation);
+    move_marks(agent, chat_conversation_count(agent->conversation), count);
+    replace(agent, event);
+    agent->tokens_sampled += event->sampled;
+    agent->context_messages = count;
+    agent->end_is_missing = false;
+    agent->person_message = event->person_message;
     agent_compaction_forget(agent);
 }
 

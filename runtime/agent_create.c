@@ -198,6 +198,10 @@ int64_t agent_deadline_ms(const struct agent *agent) {
     return agent->deadline_ms;
 }
 
+int64_t agent_calls(const struct agent *agent) {
+    return agent->calls_run;
+}
+
 bool agent_is_idle(const struct agent *agent) {
     return agent->state == AGENT_STATE_IDLE;
 }

@@ -127,6 +127,8 @@ void agent_compaction_fill(const struct agent *agent, struct agent_effect *effec
 MUST_CHECK result
 agent_compaction_ask(struct agent *agent, struct view remark, struct error *error);
 void agent_compaction_take(struct agent *agent, const struct agent_event *event);
+/* AGENT_REWOUND: the conversation and its context are earlier ones. */
+void agent_rewind_take(struct agent *agent, const struct agent_event *event);
 /* It came to nothing. */
 void agent_compaction_forget(struct agent *agent);
 

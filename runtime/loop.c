@@ -296,6 +296,7 @@ static void run_deinit(struct run *run) {
     buffer_deinit(&run->log_probabilities);
     tool_result_deinit(&run->tool);
     run_call_deinit(run);
+    run_command_deinit(run);
     free(run->tool_times);
     free(run->tool_names);
 }
@@ -314,6 +315,7 @@ static result run_init(struct run *run, const struct run_options *options, struc
     run->recorder.tools_json = options->tools_json;
     run->recorder.engine = options->engine_info;
     run->recorder.resume = options->resume;
+    run->resume = options->resume;
     run->started_ms = clock_monotonic_ms(&options->clock);
     run->status.context_max = options->agent.context_max;
     run->status.activity = "starting";

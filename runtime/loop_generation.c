@@ -66,7 +66,7 @@ struct generation_request run_request(const struct run *run, uint64_t sequence) 
         .draft_max = options->draft_max,
     };
     if (run->is_resuming) { /* a context that was computed approximately goes on as it was */
-        const struct resume *resume = options->resume;
+        const struct resume *resume = run->resume;
         request.has_contract = resume->replay_count > 0 && request.window == WINDOW_REPLAY;
         request.contract = resume->replays;
         request.contract_count = resume->replay_count;
@@ -106,8 +106,7 @@ generation_start(struct run *run, const struct agent_effect *effect, struct erro
     run->length_before =
         run->options->engine.length(run->options->engine.context, request.sequence);
     if (run->is_resuming) {
-        run->context_ids.count =
-            run->options->resume->ids.count; /* an earlier try may not have begun */
+        run->context_ids.count = run->resume->ids.count; /* an earlier try may not have begun */
         TRY(token_list_append_all(
             &run->context_ids, run->prompt_ids.ids, run->prompt_ids.count, error
         ));
@@ -193,7 +192,7 @@ static void show_usage(struct run *run, bool has_begun) {
         struct run_event resumed = {
             .type = RUN_RESUMED,
             .facts = facts,
-            .context_tokens = narrow_i32((int64_t)run->options->resume->ids.count),
+            .context_tokens = narrow_i32((int64_t)run->resume->ids.count),
         };
         run_show(run, &resumed);
     }
@@ -202,9 +201,9 @@ static void show_usage(struct run *run, bool has_begun) {
 static void generation_finished(struct run *run, const struct engine_event *event) {
     struct error error = event->error;
     run->facts = event->facts;
-    if (run->is_resuming && run->options->resume->miss != NULL && run->facts.miss != NULL &&
+    if (run->is_resuming && run->resume->miss != NULL && run->facts.miss != NULL &&
         strcmp(run->facts.miss, "never_computed") == 0) {
-        run->facts.miss = run->options->resume->miss; /* here, but elsewhere it was */
+        run->facts.miss = run->resume->miss; /* here, but elsewhere it was */
     }
     run->has_facts = event->facts.window_source != NULL; /* not when the program itself failed */
     run->reason = event->reason;

@@ -23,6 +23,8 @@ static void message_came(struct run *run, struct view text) {
         say(run, "this run takes no messages: it does one task");
     } else if (text.length == 0 || text.length > MESSAGE_BYTES_MAX || !utf8_is_valid(text)) {
         say(run, "a message is 1 to %zu bytes of UTF-8 text", MESSAGE_BYTES_MAX);
+    } else if (run_command_holds(run, text)) {
+        return; /* it comes when the command is done */
     } else if (!agent_takes_message(run->agent, text.length)) {
         say(run,
             "the message was not taken: %zu wait already for the next turn",
@@ -101,8 +103,10 @@ static void command_came(struct run *run, const struct run_input *input) {
         compact_came(run, input->text);
     } else if (input->command == RUN_COMMAND_QUIT) {
         end_by(run, AGENT_QUIT, "");
+    } else if (!run->options->is_interactive) {
+        say(run, "this run takes no commands: it does one task");
     } else {
-        say(run, "this run does not have that command");
+        run_command(run, input);
     }
 }
 

@@ -59,6 +59,11 @@ struct run {
     struct compaction *compaction; /* null: none is under way */
     struct chat_parser *parser;    /* of the present generation */
     struct recorder recorder;
+    const struct resume *resume;      /* what the context goes on from; null: a new session */
+    struct resume rewound;            /* that, after a rewind */
+    struct run_command_work *command; /* null: none is under way */
+    bool has_postponed;               /* a step that waits for it: */
+    struct agent_effect postponed;
     struct view *tool_names;
     struct tool_time *tool_times; /* [agent.tool_count] */
     char cache_trouble[560];      /* as told */
@@ -161,6 +166,13 @@ MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
 void run_interrupt(struct run *run);
 /* At the end: messages that were never given. */
 void run_say_unsent(struct run *run);
+
+/* ---- loop_commands.c ---- */
+/* A command of the person that reads or changes record and workspace, while the agent waits. */
+void run_command(struct run *run, const struct run_input *input);
+/* Takes a message that comes meanwhile; false: none is under way. */
+bool run_command_holds(struct run *run, struct view message);
+void run_command_deinit(struct run *run);
 
 /* ---- loop_generation.c ---- */
 /* What all requests of a run ask for beside tokens, limits and their turn. */

@@ -156,6 +156,11 @@ static void step_done(uv_work_t *work, int status) {
 
 void run_step(struct run *run, const struct agent_effect *effect) {
     ASSERT(!run->step_is_running);
+    if (run->command != NULL) { /* which has the record and the workspace for itself */
+        run->has_postponed = true;
+        run->postponed = *effect;
+        return;
+    }
     run->step = *effect;
     if (effect->type == AGENT_RECORD_BEGIN && agent_queued(run->agent) > 0) {
         run->recorder.begin.task = agent_queued_text(run->agent, 0); /* until the next turn */

@@ -18,6 +18,8 @@ void run_status_update(struct run *run) {
     status->context_left = left > 0 ? left : 0;
     status->turns_max = agent_turns_max(run->agent);
     status->tokens_max = run->options->agent.tokens_max;
+    status->calls = narrow_i32(agent_calls(run->agent));
+    status->calls_max = narrow_i32(run->options->agent.calls_max);
     status->effort = agent_chat_options(run->agent).effort;
     if (run->is_generating && run->output_ids.count > 1) {
         int64_t elapsed = now - run->first_token_ms;

@@ -91,6 +91,12 @@ result recorder_begin(struct recorder *recorder, struct error *error) {
     return append_agent(recorder, error);
 }
 
+void recorder_rewound(struct recorder *recorder, const struct resume *resume) {
+    recorder->turn = resume->turn;
+    recorder->position = (int64_t)resume->ids.count;
+    recorder->recorded_messages = resume->recorded_messages;
+}
+
 /* ---- turns ---------------------------------------------------------------------------------- */
 
 static result append_prompt_messages(

@@ -45,6 +45,9 @@ void recorder_deinit(struct recorder *recorder);
 /* Snapshot, session, agent; or the session opened again, with what repairs its end. Expected errors of all: those of the store and the workspace. */
 MUST_CHECK result recorder_begin(struct recorder *recorder, struct error *error);
 
+/* The session's context is an earlier one: turns go on behind it. Thread: loop, between steps. */
+void recorder_rewound(struct recorder *recorder, const struct resume *resume);
+
 struct recorder_turn {
     const struct chat_encoder *encoder;
     const struct chat_conversation *conversation;

@@ -1,0 +1,400 @@
+/* Commands of the person that read or change the record and the workspace: diff, undo, rewind, fork,
+ * sessions, budget. They run while the agent waits; what the agent wants to record meanwhile, and what
+ * the person writes, comes afterwards. See loop_internal.h.
+ */
+#include "loop_internal.h"
+
+#include "rewind.h"
+#include <inttypes.h>
+
+#define HELD_MAX       8
+#define SESSIONS_SHOWN 10
+#define TASK_BYTES     60
+
+struct run_command_work {
+    struct run *run;
+    enum run_command command;
+    int64_t turn; /* REWIND: from 1 */
+    uv_work_t work;
+    result worked;
+    struct error error;
+    struct buffer text; /* for the person */
+    bool has_difference;
+    struct workspace_difference difference;
+    char commit[WORKSPACE_COMMIT_BYTES]; /* DIFF: the present state */
+    struct workspace_undone undone;
+    /* REWIND: what the context is now */
+    struct resume resume;
+    struct chat_conversation *conversation; /* with the tools in its head */
+    struct buffer held[HELD_MAX];
+    size_t held_count;
+};
+
+static void note(struct run *run, enum run_event_type type, struct view text) {
+    struct run_event event = {.type = type, .text = text};
+    run_show(run, &event);
+}
+
+static void command_destroy(struct run_command_work *work) {
+    buffer_deinit(&work->text);
+    workspace_difference_deinit(&work->difference);
+    resume_deinit(&work->resume);
+    chat_conversation_destroy(work->conversation);
+    for (size_t i = 0; i < work->held_count; i++) {
+        buffer_deinit(&work->held[i]);
+    }
+    free(work);
+}
+
+/* ---- on a worker ---------------------------------------------------------------------------- */
+
+static result work_diff(struct run_command_work *work, struct error *error) {
+    struct recorder *recorder = &work->run->recorder;
+    if (recorder->workspace == NULL || recorder->commit_first[0] == '\0') {
+        FAIL(error, NOT_FOUND, "there is nothing to compare with: no snapshot was taken yet");
+    }
+    struct workspace_snapshot now;
+    TRY(workspace_take_snapshot(recorder->workspace, "for a difference", &now, error));
+    memcpy(work->commit, now.commit, sizeof work->commit);
+    TRY(workspace_compare(
+        recorder->workspace,
+        recorder->commit_first,
+        now.commit,
+        RECORDER_PATCH_BYTES_MAX,
+        &work->difference,
+        error
+    ));
+    work->has_difference = true;
+    return OK;
+}
+
+static result
+load_tree(const struct run_command_work *work, struct session_tree **out, struct error *error) {
+    const struct session_load_options options = {
+        .with_tokens = work->command == RUN_COMMAND_REWIND};
+    const struct recorder *recorder = &work->run->recorder;
+    return session_load(recorder->store, &recorder->session, &options, out, error);
+}
+
+static result require_workspace(const struct run_command_work *work, struct error *error) {
+    if (work->run->recorder.workspace == NULL) {
+        FAIL(error, NOT_FOUND, "this run keeps no snapshots of its workspace");
+    }
+    return OK;
+}
+
+static result work_undo(struct run_command_work *work, struct error *error) {
+    struct recorder *recorder = &work->run->recorder;
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    TRY(require_workspace(work, error));
+    TRY(load_tree(work, &tree, error));
+    TRY(rewind_undo(recorder->store, tree, recorder->workspace, &work->undone, error));
+    return buffer_append_format(
+        &work->text,
+        error,
+        "%zu files put back; as they were before: snapshot %s",
+        work->undone.files,
+        work->undone.before
+    );
+}
+
+static result work_fork(struct run_command_work *work, struct error *error) {
+    struct recorder *recorder = &work->run->recorder;
+    struct session_fork_begin begin = {
+        .session = recorder->session,
+        .commit = view_of_text(recorder->commit_last),
+        .program_version = recorder->begin.program_version,
+    };
+    TRY(session_last_whole_turn(recorder->store, &recorder->session, INT64_MAX, &begin.index, error)
+    );
+    struct session_id id;
+    TRY(session_fork(recorder->store, &begin, &id, error));
+    return buffer_append_format(
+        &work->text,
+        error,
+        "session %s begins where this one stands (turn %" PRId64 "): hearth run --resume %s%s",
+        id.text,
+        begin.index + 1,
+        id.text,
+        work->run->options->state_option != NULL ? work->run->options->state_option : ""
+    );
+}
+
+static result work_sessions(struct run_command_work *work, struct error *error) {
+    const struct session_filter filter = {.count_max = SESSIONS_SHOWN};
+    CLEANUP(session_list_cleanup) struct session_list *list = NULL;
+    TRY(session_list_load(work->run->recorder.store, &filter, &list, error));
+    for (size_t i = 0; i < list->count; i++) {
+        const struct session_summary *session = &list->sessions[i];
+        struct view task = view_slice(session->begin.task, 0, TASK_BYTES);
+        size_t newline = view_find(task, view_of_text("\n"), 0);
+        task = view_slice(task, 0, newline == SIZE_MAX ? task.length : newline);
+        task.length = utf8_valid_prefix(task);
+        TRY(buffer_append_format(
+            &work->text,
+            error,
+            "%s%s  %-11s %3" PRId64 " turns  %.*s",
+            i > 0 ? "\n" : "",
+            session->id.text,
+            session_status_name(session->status),
+            session->usage.turns,
+            VIEW_ARGUMENTS(task)
+        ));
+    }
+    return OK;
+}
+
+/* The conversation of the record, whose head declares no tools, with those of the run. */
+static result declare_tools(struct run_command_work *work, struct error *error) {
+    const struct agent_options *agent = &work->run->options->agent;
+    const struct chat_message *messages = chat_conversation_messages(work->resume.conversation);
+    size_t count = chat_conversation_count(work->resume.conversation);
+    TRY(chat_conversation_create(&work->conversation, error));
+    for (size_t i = 0; i < count; i++) {
+        struct chat_message message = messages[i];
+        if (i == 0) {
+            message.tools = agent->tools;
+            message.tool_count = agent->tool_count;
+        }
+        TRY(chat_conversation_append(work->conversation, &message, error));
+    }
+    return OK;
+}
+
+static result work_rewind(struct run_command_work *work, struct error *error) {
+    const struct run_options *options = work->run->options;
+    struct recorder *recorder = &work->run->recorder;
+    CLEANUP(session_tree_cleanup) struct session_tree *before = NULL;
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    TRY(load_tree(work, &before, error));
+    TRY(rewind_to_turn(
+        recorder->store, before, recorder->workspace, work->turn - 1, &work->undone, error
+    ));
+    TRY(load_tree(work, &tree, error));
+    const struct resume_options resume = {
+        .tokenizer = options->tokenizer,
+        .vocabulary = options->engine_info.vocabulary,
+        .end_id = chat_encoder_end_id(options->encoder),
+        .system = options->agent.system,
+    };
+    TRY(resume_make(tree, &resume, &work->resume, error));
+    TRY(declare_tools(work, error));
+    return buffer_append_format(
+        &work->text,
+        error,
+        "back behind turn %" PRId64 ": %zu tokens of context, %zu files put back",
+        work->turn,
+        work->resume.ids.count,
+        work->undone.files
+    );
+}
+
+static void work_do(uv_work_t *request) {
+    struct run_command_work *work = request->data;
+    struct error *error = &work->error;
+    work->worked = work->command == RUN_COMMAND_DIFF     ? work_diff(work, error)
+                   : work->command == RUN_COMMAND_UNDO   ? work_undo(work, error)
+                   : work->command == RUN_COMMAND_FORK   ? work_fork(work, error)
+                   : work->command == RUN_COMMAND_REWIND ? work_rewind(work, error)
+                                                         : work_sessions(work, error);
+}
+
+/* ---- on the loop ---------------------------------------------------------------------------- */
+
+static void tell_model(struct run *run, const char *text) {
+    run_dispatch(run, &(struct agent_event){.type = AGENT_TELL, .text = view_of_text(text)});
+}
+
+/* The run goes on from the earlier context, on a sequence of its own: what it shares with the old one is
+ * in the cache. */
+static void take_rewind(struct run_command_work *work) {
+    struct run *run = work->run;
+    const struct engine_ports *engine = &run->options->engine;
+    uint64_t sequence = 0;
+    work->worked = engine->create(engine->context, &sequence, &work->error);
+    if (is_ok(work->worked)) {
+        token_list_clear(&run->context_ids);
+        work->worked = token_list_append_all(
+            &run->context_ids, work->resume.ids.ids, work->resume.ids.count, &work->error
+        );
+    }
+    if (is_failed(work->worked)) { /* the record is rewound: a resume finds it so */
+        run_dispatch(
+            run,
+            &(struct agent_event){.type = AGENT_QUIT, .text = view_of_text(work->error.message)}
+        );
+        return;
+    }
+    engine->tell(engine->context, run->sequence, SEQUENCE_ABANDONED, 0);
+    engine->destroy(engine->context, run->sequence);
+    run->sequence = sequence;
+    resume_deinit(&run->rewound);
+    run->rewound = work->resume;
+    work->resume = (struct resume){0};
+    run->resume = &run->rewound;
+    run->is_resuming = true;
+    run->status.context_tokens = narrow_i32((int64_t)run->rewound.ids.count);
+    recorder_rewound(&run->recorder, &run->rewound);
+    const struct agent_event event = {
+        .type = AGENT_REWOUND,
+        .conversation = work->conversation, /* which takes it */
+        .context_messages = run->rewound.context_messages,
+        .end_is_missing = run->rewound.end_is_missing,
+        .context_tokens = run->status.context_tokens,
+    };
+    work->conversation = NULL;
+    run_dispatch(run, &event);
+}
+
+static void show_result(struct run_command_work *work) {
+    struct run *run = work->run;
+    if (is_failed(work->worked)) {
+        note(run, RUN_WARNING, view_of_text(work->error.message));
+        return;
+    }
+    if (work->has_difference) {
+        struct run_event changes = {
+            .type = RUN_CHANGES,
+            .difference = &work->difference,
+            .commit_before = run->recorder.commit_first,
+            .commit_after = work->commit,
+        };
+        run_show(run, &changes);
+    }
+    struct view rest = buffer_view(&work->text);
+    while (rest.length > 0) { /* one note a line */
+        size_t end = view_find(rest, view_of_text("\n"), 0);
+        end = end == SIZE_MAX ? rest.length : end;
+        note(run, RUN_NOTE, view_slice(rest, 0, end));
+        rest = view_slice(rest, end + 1, rest.length);
+    }
+}
+
+static void work_done(uv_work_t *request, int status) {
+    struct run_command_work *work = request->data;
+    struct run *run = work->run;
+    ASSERT(status == 0); /* never cancelled in the pool's queue */
+    bool is_idle = agent_is_idle(run->agent);
+    run->command = NULL;
+    if (is_ok(work->worked) && work->command == RUN_COMMAND_REWIND && is_idle) {
+        take_rewind(work);
+    } else if (is_ok(work->worked) && work->command == RUN_COMMAND_UNDO) {
+        tell_model(run, "The user took back the last change of files: read them again.");
+    }
+    show_result(work);
+    if (run->has_postponed) {
+        run->has_postponed = false;
+        const struct agent_effect effect = run->postponed;
+        run_step(run, &effect);
+    }
+    for (size_t i = 0; i < work->held_count; i++) {
+        const struct run_input message = {
+            .type = RUN_INPUT_MESSAGE, .text = buffer_view(&work->held[i])};
+        loop_input(run->loop, &message);
+    }
+    command_destroy(work);
+}
+
+static void show_budget(struct run *run) {
+    run_status_update(run);
+    const struct run_status *status = &run->status;
+    char line[400];
+    size_t used = 0;
+    int length = snprintf(
+        line,
+        sizeof line,
+        "context %d of %d tokens; written %" PRId64,
+        status->context_tokens,
+        status->context_max,
+        status->tokens_sampled
+    );
+    used += length > 0 ? (size_t)length : 0;
+    if (status->tokens_max > 0) {
+        length = snprintf(line + used, sizeof line - used, " of %" PRId64, status->tokens_max);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    length = snprintf(line + used, sizeof line - used, "; calls %d", status->calls);
+    used += length > 0 ? (size_t)length : 0;
+    if (status->calls_max > 0) {
+        length = snprintf(line + used, sizeof line - used, " of %d", status->calls_max);
+        used += length > 0 ? (size_t)length : 0;
+    }
+    if (status->time_left_ms >= 0) {
+        length = snprintf(
+            line + used, sizeof line - used, "; %" PRId64 " s left", status->time_left_ms / 1000
+        );
+        used += length > 0 ? (size_t)length : 0;
+    }
+    ASSERT(used < sizeof line); /* eight numbers */
+    note(run, RUN_NOTE, view_of_text(line));
+}
+
+static bool read_turn(struct view text, int64_t *out) {
+    int64_t value = 0;
+    for (size_t i = 0; i < text.length; i++) {
+        if (text.data[i] < '0' || text.data[i] > '9' || value > INT32_MAX) {
+            return false;
+        }
+        value = 10 * value + (text.data[i] - '0');
+    }
+    *out = value;
+    return value >= 1;
+}
+
+void run_command(struct run *run, const struct run_input *input) {
+    int64_t turn = 0;
+    if (input->command == RUN_COMMAND_BUDGET) {
+        show_budget(run);
+        return;
+    }
+    if (input->command == RUN_COMMAND_REWIND && !read_turn(input->text, &turn)) {
+        note(run, RUN_NOTE, view_of_text("/rewind N: N is the last turn that stays, from 1"));
+        return;
+    }
+    if (!agent_is_idle(run->agent) || run->command != NULL) {
+        note(run, RUN_NOTE, view_of_text("it works: interrupt it first, or wait"));
+        return;
+    }
+    if (!agent_has_begun(run->agent) && input->command != RUN_COMMAND_SESSIONS) {
+        note(run, RUN_NOTE, view_of_text("nothing was done in this session yet"));
+        return;
+    }
+    struct run_command_work *work = calloc(1, sizeof *work);
+    if (work == NULL) {
+        note(run, RUN_WARNING, view_of_text("no memory for a command"));
+        return;
+    }
+    buffer_init(&work->text, (size_t)1 << 20);
+    work->run = run;
+    work->command = input->command;
+    work->turn = turn;
+    work->work.data = work;
+    run->command = work;
+    int status = uv_queue_work(&run->loop->uv, &work->work, work_do, work_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}
+
+bool run_command_holds(struct run *run, struct view message) {
+    struct run_command_work *work = run->command;
+    if (work == NULL) {
+        return false;
+    }
+    struct error error = {0};
+    struct buffer *held = &work->held[work->held_count];
+    if (work->held_count == HELD_MAX) {
+        note(run, RUN_WARNING, view_of_text("the message was not taken: too many wait already"));
+        return true;
+    }
+    buffer_init(held, message.length);
+    if (is_failed(buffer_append(held, message, &error))) {
+        buffer_deinit(held);
+        note(run, RUN_WARNING, view_of_text(error.message));
+        return true;
+    }
+    work->held_count++;
+    return true;
+}
+
+void run_command_deinit(struct run *run) {
+    resume_deinit(&run->rewound);
+}
