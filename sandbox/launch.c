@@ -25,7 +25,8 @@
 #define TMP_BYTES           ((uint64_t)64 << 20)
 #define SMALL_TMP_BYTES     ((uint64_t)16 << 20)
 #define SOURCE_FD_MIN       LAUNCH_FDS_MAX /* sources above all targets: no dup2 overwrites one */
-#define ADDRESS_BYTES       ((uint64_t)8 << 30) /* node, the JVM and sanitizers reserve a lot */
+#define ADDRESS_BYTES       ((uint64_t)8 << 30)  /* node, the JVM and sanitizers reserve a lot */
+#define ADDRESS_BYTES_GROUP ((uint64_t)64 << 30) /* WebAssembly 10 GiB each, as node's fetch does */
 #define OPEN_FILES          UINT64_C(1024)
 #define FILE_BYTES_MAX      ((uint64_t)256 << 20)
 #define CONNECT_S           2 /* a proxy that accepts no call for so long is broken */
@@ -366,7 +367,8 @@ static result build_command_line(
     add_setting(line, "open=", OPEN_FILES);
     add_setting(line, "processes=", policy->processes);
     uint64_t memory_bytes = policy->memory_mib << 20;
-    add_setting(line, "address=", memory_bytes > ADDRESS_BYTES ? memory_bytes : ADDRESS_BYTES);
+    uint64_t address_bytes = has_cgroup ? ADDRESS_BYTES_GROUP : ADDRESS_BYTES; // not what is used
+    add_setting(line, "address=", memory_bytes > address_bytes ? memory_bytes : address_bytes);
     if (!has_cgroup) { // private memory of each process, for want of a sum over all
         add_setting(line, "data=", memory_bytes);
     }

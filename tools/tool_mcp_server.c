@@ -115,18 +115,22 @@ static void take_line(void *context, struct view line, bool is_overlong) {
     mcp_message_deinit(&message);
 }
 
-/* Keeps the last line of its standard error, harmless. Under the lock. */
+/* Keeps the last line of its standard error, harmless, or one that names an error: runtimes print more
+ * behind it. Under the lock. */
 static void take_error_line(struct mcp_server *server, unsigned *logged) {
     CLEANUP(buffer_deinit) struct buffer line = {NULL, 0, 0, 0};
     buffer_init(&line, 8 * STDERR_LINE_MAX);
     if (!is_blank(buffer_view(&server->error_line)) &&
         is_ok(sandbox_sanitise(buffer_view(&server->error_line), 200, &line, NULL))) {
-        (void)snprintf( // cut on purpose; a torn character is mended by who shows it
-            server->last_words,
-            sizeof server->last_words,
-            "%.200s",
-            buffer_text(&line)
-        );
+        bool names_error = strstr(buffer_text(&line), "rror") != NULL;
+        if (names_error || strstr(server->last_words, "rror") == NULL) {
+            (void)snprintf( // cut on purpose; a torn character is mended by who shows it
+                server->last_words,
+                sizeof server->last_words,
+                "%.200s",
+                buffer_text(&line)
+            );
+        }
         if (*logged < STDERR_LOGGED) {
             *logged += 1;
             const char *text = buffer_text(&line);
