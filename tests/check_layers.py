@@ -276,6 +276,20 @@ def check_headers_alone(root, files, options):
     return len(jobs)
 
 
+def check_named_tests(texts):
+    """docs/lessons.md names the test that covers each report: "test_file: name, name; test_file: name"."""
+    path = "docs/lessons.md"
+    for line in texts.get(path, "").splitlines():
+        cell = line.rstrip("|").split("|")[-1] if line.startswith("|") else ""
+        for program, names in re.findall(r"(test_\w+)(?:: | \()([^;]*)", cell):
+            text = texts.get(f"tests/{program}.c") or texts.get(f"tests/{program}.py")
+            if text is None:
+                problems.append(f"{path}: there is no {program}")
+            for name in re.findall(r"\b[a-z]+(?:_[a-z0-9]+){2,}\b", names):
+                if text is not None and name not in text:
+                    problems.append(f"{path}: {program} has no test {name}")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--compile", metavar="CC")
@@ -300,6 +314,7 @@ def main():
         check_source(path, texts[path], known)
         check_guard(path, texts[path])
     check_dead(sources, texts)
+    check_named_tests(texts)
     alone = check_headers_alone(root, sources, options) if options.compile else 0
     for notice in notices:
         print(f"notice: {notice}")
