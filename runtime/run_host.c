@@ -2,9 +2,9 @@
 #include "run_host.h"
 
 #include "front_lines.h"
-#include "terminal.h"
 #include "paths.h"
 #include "run_tools.h"
+#include "terminal.h"
 #include <inttypes.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -325,7 +325,10 @@ int run_host_check_limits(void) {
 int run_host_open(struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
     struct probe_job probe = {0};
+    static const char *const protect[] = {".hearth"}; /* what a run may do, and its hooks */
     host->policy = sandbox_policy_default(buffer_text(&settings->workspace));
+    host->policy.protect = protect;
+    host->policy.protect_count = COUNT_OF(protect);
     host->policy.is_read_only = settings->config->policy == PERMISSION_READ_ONLY;
     probe_start(&probe);
     result opened = host_open_store(host, settings, &error);

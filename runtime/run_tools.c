@@ -34,18 +34,28 @@ result run_tools_read_instructions(
     return buffer_append(&host->system, buffer_view(&read->text), error);
 }
 
-/* Skills outside of the workspace are seen by commands, at the same place. */
+/* Skills outside of the workspace are seen by commands, at the same place; not where the sandbox
+ * would refuse every command for it. */
 static result bind_skills(struct run_host *host, struct error *error) {
     const struct instructions *read = &host->instructions;
     host->read_only = calloc(read->skill_root_count + 1, sizeof *host->read_only);
     if (host->read_only == NULL) {
         FAIL(error, MEMORY, "no memory for %zu skill directories", read->skill_root_count);
     }
+    host->policy.read_only_is_own = true;
     for (size_t i = 0; i < read->skill_root_count; i++) {
-        host->read_only[i] = read->skill_roots[i];
+        const char *const root[] = {read->skill_roots[i]};
+        struct sandbox_policy trial = host->policy;
+        struct error why = {0};
+        trial.read_only = root;
+        trial.read_only_count = 1;
+        if (is_ok(sandbox_check_workspace(host->sandbox, &trial, &why))) {
+            host->read_only[host->policy.read_only_count++] = root[0];
+        } else {
+            run_host_say(host, RUN_NOTE, view_of_text(why.message));
+        }
     }
     host->policy.read_only = host->read_only;
-    host->policy.read_only_count = read->skill_root_count;
     return OK;
 }
 
