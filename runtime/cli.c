@@ -119,7 +119,11 @@ static void print_group_help(FILE *file, const char *group) {
     }
     (void)fprintf(
         file,
-        "\n'hearth COMMAND --help' tells more; --version shows the version; see also man hearth.\n"
+        "\n%s'hearth COMMAND --help' tells more; --version shows the version; see also man "
+        "hearth.\n",
+        group[0]
+            ? ""
+            : "'hearth' alone, on a terminal, is 'hearth run' without a task: it asks for one.\n"
     );
 }
 
@@ -564,6 +568,9 @@ int cli_main(int argc, char **argv) {
     }
     if (argc > 1 && is_group(argv[1])) {
         return run_group(argv[1], argc > 2 ? argv[2] : NULL);
+    }
+    if (argc == 1 && isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
+        return run_command(&command_run, argc, argv); /* a person sits there: an interactive run */
     }
     return run_group("", argc > 1 ? argv[1] : NULL);
 }
