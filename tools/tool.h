@@ -189,6 +189,14 @@ void tool_context_ledger(
 /* Whether "output:N" can be read now. Thread: that of tool_call. */
 bool tool_context_has_output(const struct tool_context *context, struct view locator);
 
+/* The list that the todo tool wrote last, as text; empty: none. Borrowed until the next call. */
+struct view tool_context_todo(const struct tool_context *context);
+/* For a resume: the last call of the todo tool, by its name and arguments in the record. Other
+ * tools are left alone. Expected errors: MEMORY. */
+MUST_CHECK result tool_context_restore_todo(
+    struct tool_context *context, struct view name, struct view arguments, struct error *error
+);
+
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
  * One call at a time per context. Thread: a worker that outlives the call (see sandbox.h); blocks
  * for as long as the tool takes, at most the time limit and the sandbox's kill grace. Expected

@@ -108,6 +108,7 @@ void tool_context_destroy(struct tool_context *context) {
     free(context->offers);
     tool_ledger_deinit(&context->ledger);
     tool_outputs_deinit(&context->outputs);
+    buffer_deinit(&context->todo);
     beneath_close(context->root);
     free(context->workspace);
     free(context);

@@ -42,7 +42,7 @@ struct tool_row {
 
 extern const struct tool_row tool_row_shell, tool_row_read, tool_row_list, tool_row_search,
     tool_row_image, tool_row_job_output, tool_row_job_input, tool_row_job_stop, tool_row_job_list;
-extern const struct tool_row tool_row_patch;
+extern const struct tool_row tool_row_patch, tool_row_glob, tool_row_grep, tool_row_todo;
 extern const struct tool_descriptor tool_wide_read, tool_wide_edit;
 
 /* A tool as another dialect has it. Before it runs, its arguments are renamed to those of the
@@ -88,6 +88,7 @@ struct tool_context {
     bool is_strict;                   /* files are read before they are changed */
     struct tool_ledger ledger;
     struct tool_outputs outputs;
+    struct buffer todo;           /* as it is shown */
     struct tool_jobs *jobs;       /* null until there is one */
     struct tool_servers *servers; /* the same */
     int64_t time_ms_max;          /* of the next call */
@@ -122,6 +123,7 @@ tool_run tool_run_write;
 tool_run tool_run_finish;
 tool_run tool_run_read_wide;
 tool_run tool_run_edit_wide;
+tool_run tool_run_grep_files; /* grep that shows files unless told otherwise */
 
 /* Sets the status and replaces the text by a formatted one, made harmless (sandbox_sanitise). */
 MUST_CHECK result tool_answer(

@@ -70,8 +70,11 @@ static const struct tool_row *const rows[] = {
     &row_finish,
     &tool_row_list,
     &tool_row_search,
-    &tool_row_image,
+    &tool_row_glob,
+    &tool_row_grep,
     &tool_row_patch,
+    &tool_row_todo,
+    &tool_row_image,
     &tool_row_job_output,
     &tool_row_job_input,
     &tool_row_job_stop,
@@ -128,7 +131,8 @@ uint64_t tool_set_default(enum tool_dialect dialect) {
     uint64_t set = 0;
     for (size_t i = 0; i < COUNT_OF(codex) && dialect == TOOL_DIALECT_CODEX; i++) {
         size_t index = index_of(view_of_text(codex[i]));
-        set |= index == SIZE_MAX ? 0 : UINT64_C(1) << index;
+        ASSERT(index != SIZE_MAX);
+        set |= UINT64_C(1) << index;
     }
     return dialect == TOOL_DIALECT_CODEX ? set : TOOL_SET_DEFAULT;
 }
