@@ -67,6 +67,13 @@ static void every_failed_allocation_is_told(void **state) {
          "{\"path\":\"a.py\",\"edits\":[{\"old\":\"x = 1\\ny = 2\",\"new\":\"x = 1\\ny = 3\"}]}"},
         {"list", "{}"},
         {"search", "{\"text\":\"x\"}"},
+        {"list", "{\"depth\":3}"},
+        {"glob", "{\"pattern\":\"*.{py,c}\"}"},
+        {"grep", "{\"pattern\":\"x( =)?\",\"context\":1}"},
+        {"todo", "{\"todos\":[{\"content\":\"a\",\"status\":\"pending\"}]}"},
+        {"apply_patch",
+         "{\"patch\":\"*** Begin Patch\\n*** Update File: a.py\\n-y = 2\\n+y = 3\\n*** End "
+         "Patch\"}"},
         {"image", "{\"path\":\"a.py\"}"},
     };
     fail_calls(TOOL_SET_TRAINED, calls, COUNT_OF(calls));

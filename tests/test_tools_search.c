@@ -1,6 +1,7 @@
 /* list, search, glob and grep. */
 #include "tools_support.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,7 +44,11 @@ static void list_shows_names_in_order(void **state) {
         put_text(bench, name, "");
     }
     bench_expect_part(
-        bench, "list", "{\"path\":\"a\"}", TOOL_OK, "f0998\n... [101 more entries omitted, from offset 1001] ..."
+        bench,
+        "list",
+        "{\"path\":\"a\"}",
+        TOOL_OK,
+        "f0998\n... [101 more entries omitted, from offset 1001] ..."
     );
     assert_true(bench->result.text_is_truncated);
 }
@@ -166,11 +171,188 @@ static void time_limit_stops_a_search(void **state) {
     bench_close(&bench);
 }
 
+static void put_tree(struct bench *bench) {
+    static const char *const files[][2] = {
+        {".gitignore", "build/\n*.log\n"},
+        {"a.c", "int main(void) {\n    return one();\n}\n"},
+        {"src/b.c", "int one(void) {\n    // one\n    return 1;\n}\n"},
+        {"src/b.h", "int one(void);\n"},
+        {"src/deep/c.py", "def One():\r\n    return 1\r\n"},
+        {"build/a.c", "one\n"},
+        {"src/x.log", "one\n"}};
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        CLEANUP(buffer_deinit) struct buffer arguments = {NULL, 0, 0, 0};
+        buffer_init(&arguments, 1000);
+        struct json_writer writer;
+        json_writer_init(&writer, &arguments, &must_error);
+        json_write_object_begin(&writer);
+        json_write_key(&writer, "path");
+        json_write_text(&writer, files[i][0]);
+        json_write_key(&writer, "content");
+        json_write_text(&writer, files[i][1]);
+        json_write_object_end(&writer);
+        MUST(json_writer_finish(&writer));
+        bench_call(bench, "write", buffer_text(&arguments));
+        assert_int_equal(bench->result.status, TOOL_OK);
+        char path[2 * PATH_BYTES];
+        const struct timespec times[] = {{1000 + (time_t)i, 0}, {1000 + (time_t)i, 0}};
+        (void)snprintf(path, sizeof path, "%s/%s", bench->workspace, files[i][0]);
+        assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+    }
+}
+
+static void list_shows_a_tree_in_parts(void **state) {
+    struct bench *bench = *state;
+    put_tree(bench);
+    bench_expect(bench, "list", "{}", TOOL_OK, ".gitignore\na.c\nbuild/\nsrc/");
+    bench_expect(
+        bench,
+        "list",
+        "{\"depth\":2}",
+        TOOL_OK,
+        ".gitignore\na.c\nsrc/\nsrc/b.c\nsrc/b.h\nsrc/deep/"
+    );
+    bench_expect(
+        bench, "list", "{\"path\":\"./src\",\"depth\":5,\"offset\":3}", TOOL_OK, "deep/\ndeep/c.py"
+    );
+    bench_expect(bench, "list", "{\"offset\":9}", TOOL_ERROR, "error: there are 4 entries");
+}
+
+static void glob_finds_by_pattern(void **state) {
+    struct bench *bench = *state;
+    put_tree(bench);
+    bench_expect(bench, "glob", "{\"pattern\":\"*.c\"}", TOOL_OK, "src/b.c\na.c"); // newest first
+    bench_expect(
+        bench,
+        "glob",
+        "{\"pattern\":\"**/*.{h,py}\",\"sort\":\"name\"}",
+        TOOL_OK,
+        "src/b.h\nsrc/deep/c.py"
+    );
+    bench_expect(bench, "glob", "{\"pattern\":\"src/*.c\"}", TOOL_OK, "src/b.c");
+    bench_expect(bench, "glob", "{\"pattern\":\"/workspace/src/*.c\"}", TOOL_OK, "src/b.c");
+    bench_expect(
+        bench,
+        "glob",
+        "{\"pattern\":\"b.*\",\"path\":\"src/\",\"limit\":1}",
+        TOOL_OK,
+        "src/b.h\n... [1 more files match] ..."
+    );
+    bench_expect(bench, "glob", "{\"pattern\":\"*.log\"}", TOOL_OK, "no files match");
+    bench_expect_part(bench, "glob", "{\"pattern\":\"/etc/*\"}", TOOL_REFUSED, "bad path");
+    bench_expect_part(
+        bench,
+        "glob",
+        "{\"pattern\":\"*\",\"path\":\"gone\"}",
+        TOOL_ERROR,
+        "no such directory: gone"
+    );
+}
+
+static void grep_shows_lines_files_or_counts(void **state) {
+    struct bench *bench = *state;
+    put_tree(bench);
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"\\\\bone\\\\(\"}",
+        TOOL_OK,
+        "a.c:2:    return one();\nsrc/b.c:1:int one(void) {\nsrc/b.h:1:int one(void);"
+    );
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"ONE\",\"ignore_case\":true,\"mode\":\"files\"}",
+        TOOL_OK,
+        "a.c\nsrc/b.c\nsrc/b.h\nsrc/deep/c.py"
+    );
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"one\",\"mode\":\"count\",\"path\":\"src\"}",
+        TOOL_OK,
+        "src/b.c:2\nsrc/b.h:1"
+    );
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"return \\\\d$\",\"glob\":\"**/*.py\",\"context\":1}",
+        TOOL_OK,
+        "src/deep/c.py-1-def One():\nsrc/deep/c.py:2:    return 1"
+    );
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"one\",\"path\":\"src/b.c\",\"limit\":1}",
+        TOOL_OK,
+        "src/b.c:1:int one(void) {\n... [stopped after 1 matches in 1 files] ..."
+    );
+    bench_expect(bench, "grep", "{\"pattern\":\"zero\"}", TOOL_OK, "no matches in 5 files");
+    bench_expect_part(
+        bench, "grep", "{\"pattern\":\"(a\"}", TOOL_REFUSED, "error: pattern: ( without )"
+    );
+    bench_expect_part(
+        bench, "grep", "{\"pattern\":\"a\",\"path\":\"../x\"}", TOOL_REFUSED, "bad path"
+    );
+}
+
+static void grep_shows_each_line_once(void **state) {
+    struct bench *bench = *state;
+    put_text(bench, "f", "1\nx2\n3\n4\nx5\n6\n7\n8\n9\nx10\nx11");
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"x\",\"before\":1,\"after\":2}",
+        TOOL_OK,
+        "f-1-1\nf:2:x2\nf-3-3\nf-4-4\nf:5:x5\nf-6-6\nf-7-7\n--\nf-9-9\nf:10:x10\nf:11:x11"
+    );
+}
+
+static void grep_of_hostile_files_is_bounded(void **state) {
+    struct bench *bench = *state;
+    CLEANUP(buffer_deinit) struct buffer content = {NULL, 0, 0, 0};
+    buffer_init(&content, BUFFER_CEILING_DEFAULT);
+    while (content.length < 5000000) {
+        MUST(buffer_append_text(
+            &content,
+            "\xFF"
+            "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+            &must_error
+        ));
+    }
+    bench_put(bench, "line", buffer_view(&content));
+    bench_put(bench, "binary", view_of("b\0", 2));
+    char path[2 * PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/pipe", bench->workspace);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    (void)snprintf(path, sizeof path, "%s/link", bench->workspace);
+    assert_int_equal(symlink("line", path), 0);
+    put_text(bench, "sparse", "b");
+    (void)snprintf(path, sizeof path, "%s/sparse", bench->workspace);
+    assert_int_equal(truncate(path, (off_t)3 << 40), 0);
+    bench_expect(
+        bench,
+        "grep",
+        "{\"pattern\":\"(a*)*[bc]\"}",
+        TOOL_OK,
+        "no matches in 3 files\n(2 binary, large or unreadable files were not searched)\n(of 1 "
+        "lines "
+        "only the first 65536 bytes were searched)"
+    );
+    bench_call(bench, "grep", "{\"pattern\":\"a\"}");
+    assert_true(bench->result.text.length < 1000);
+}
+
 #define BENCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         BENCH_TEST(list_shows_names_in_order),
+        BENCH_TEST(list_shows_a_tree_in_parts),
+        BENCH_TEST(glob_finds_by_pattern),
+        BENCH_TEST(grep_shows_lines_files_or_counts),
+        BENCH_TEST(grep_shows_each_line_once),
+        BENCH_TEST(grep_of_hostile_files_is_bounded),
         BENCH_TEST(search_finds_lines_and_names),
         BENCH_TEST(search_goes_through_deep_trees_in_order),
         BENCH_TEST(search_is_bounded),

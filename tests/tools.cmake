@@ -4,9 +4,11 @@ hearth_test(test_tools SOURCES test_tools.c tools_support.c LIBRARIES tools)
 hearth_test(test_tools_files SOURCES test_tools_files.c tools_support.c LIBRARIES tools)
 hearth_test(test_tools_search SOURCES test_tools_search.c tools_support.c LIBRARIES tools)
 hearth_test(test_tools_patch SOURCES test_tools_patch.c tools_support.c LIBRARIES tools)
+hearth_fuzz(fuzz_tool_match SOURCES fuzz_tool_match.c LIBRARIES tools)
 hearth_fuzz(fuzz_tool_patch SOURCES fuzz_tool_patch.c LIBRARIES tools)
 hearth_test(test_tools_ignore SOURCES test_tools_ignore.c tools_support.c LIBRARIES tools)
 hearth_test(test_tool_regex SOURCES test_tool_regex.c tools_support.c LIBRARIES tools)
+hearth_test(test_tools_context SOURCES test_tools_context.c tools_support.c LIBRARIES tools)
 hearth_test(test_tools_shell SOURCES test_tools_shell.c tools_support.c
     LIBRARIES tools Threads::Threads LABELS threads)
 hearth_test(test_tools_jobs SOURCES test_tools_jobs.c tools_support.c

@@ -14,33 +14,35 @@ const struct tool_row tool_row_glob = {
          "in "
          "any directory. Ignored files are left out.",
          OBJECT_SCHEMA(
-             STRING_PROPERTY("pattern", "* ? [a-z] {a,b} and ** for directories") ","
-                                                                                  " " STRING_PROPERTY(
-                                                                                      "path",
-                                                                                      "directory "
-                                                                                      "to look in, "
-                                                                                      "the "
-                                                                                      "workspace "
-                                                                                      "when left "
-                                                                                      "out"
-                                                                                  ) ", \"sort\": "
-                                                                                    "{\"type\": "
-                                                                                    "\"string\", "
-                                                                                    "\"description"
-                                                                                    "\": \"newest "
-                                                                                    "first, or by "
-                                                                                    "name\", "
-                                                                                    "\"enum\": "
-                                                                                    "[\"time\", "
-                                                                                    "\"name\"]},"
-                                                                                    " " TYPED_PROPERTY(
-                                                                                        "limit",
-                                                                                        "integer",
-                                                                                        "files to "
-                                                                                        "show, 200 "
-                                                                                        "when left "
-                                                                                        "out"
-                                                                                    ),
+             STRING_PROPERTY(
+                 "pattern", "* ? [a-z] {a,b} and ** for directories"
+             ) ","
+               " " STRING_PROPERTY(
+                   "path",
+                   "directory "
+                   "to look in, "
+                   "the "
+                   "workspace "
+                   "when left "
+                   "out"
+               ) ", \"sort\": "
+                 "{\"type\": "
+                 "\"string\", "
+                 "\"description"
+                 "\": \"newest "
+                 "first, or by "
+                 "name\", "
+                 "\"enum\": "
+                 "[\"time\", "
+                 "\"name\"]},"
+                 " " TYPED_PROPERTY(
+                     "limit",
+                     "integer",
+                     "files to "
+                     "show, 200 "
+                     "when left "
+                     "out"
+                 ),
              "\"pattern\""
          ),
          TOOL_READS,
