@@ -61,6 +61,14 @@ static void go_to_end(struct agent *agent, struct agent_effects *effects) {
         effect_add(effects, AGENT_RECORD_TURN_END);
         return;
     }
+    bool has_answered = agent->stop == AGENT_STOP_ANSWER || agent->stop == AGENT_STOP_FINISH;
+    if (has_answered && agent->checks_stop && !agent->stop_is_checked &&
+        agent->stops_refused < AGENT_STOP_REFUSALS_MAX && agent->turns < agent->turns_max) {
+        agent->state = AGENT_STATE_CHECKING;
+        effect_add(effects, AGENT_CHECK_STOP);
+        return;
+    }
+    agent->stop_is_checked = false;
     if (agent_stop_is_pause(agent) && (agent->queue_count > 0 || !agent->leaves_when_idle)) {
         go_to_idle(agent, effects);
         return;
@@ -597,6 +605,8 @@ static void act_on_wish(struct agent *agent, struct agent_effects *effects) {
         effect_add(effects, AGENT_CANCEL_GENERATE);
     } else if (agent->state == AGENT_STATE_CALLING) {
         effect_add(effects, AGENT_CANCEL_CALL);
+    } else if (agent->state == AGENT_STATE_CHECKING) {
+        effect_add(effects, AGENT_CANCEL_CHECK);
     } else if (agent->state == AGENT_STATE_COMPACTING) {
         effect_add(effects, AGENT_CANCEL_COMPACT);
     }
@@ -615,7 +625,7 @@ static void time_came(struct agent *agent, int64_t now_ms, struct agent_effects 
         agent->stop = AGENT_GOES_ON;
         stop_for_time(agent);
     }
-    if (goes_on) {
+    if (goes_on || agent->state == AGENT_STATE_CHECKING) {
         act_on_wish(agent, effects);
     }
 }
@@ -636,9 +646,29 @@ leave(struct agent *agent, enum agent_stop stop, struct view who, struct agent_e
     }
     agent->is_leaving = true;
     stop_set(agent, stop, "%.*s", VIEW_ARGUMENTS(who));
-    if (goes_on) {
+    if (goes_on || agent->state == AGENT_STATE_CHECKING) {
         act_on_wish(agent, effects);
     }
+}
+
+/* What looks at an answer may want more: then the model is told, as often as is allowed. */
+static void stop_checked(struct agent *agent, struct view text, struct agent_effects *effects) {
+    bool has_answered = agent->stop == AGENT_STOP_ANSWER || agent->stop == AGENT_STOP_FINISH;
+    agent->stop_is_checked = true;
+    if (text.length == 0 || !has_answered) { /* or somebody ended it meanwhile */
+        go_to_end(agent, effects);
+        return;
+    }
+    const struct chat_message message = {.role = CHAT_USER, .content = text};
+    struct error error = {0};
+    agent->stops_refused++;
+    agent->stop_is_checked = false;
+    agent->stop = AGENT_GOES_ON;
+    if (is_failed(agent_answer_unrun(agent, AGENT_NOT_RUN, &error)) ||
+        is_failed(agent_append(agent, &message, &error))) {
+        stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
+    }
+    go_to_turn(agent, effects);
 }
 
 static void message_came(struct agent *agent, struct view text, struct agent_effects *effects) {
@@ -687,6 +717,8 @@ person_came(struct agent *agent, const struct agent_event *event, struct agent_e
         agent->leaves_when_idle = true;
     } else if (event->type == AGENT_QUIT || event->type == AGENT_INPUT_END) {
         leave(agent, AGENT_STOP_QUIT, view_of(NULL, 0), effects);
+    } else if (event->type == AGENT_PAUSE && agent->state == AGENT_STATE_CHECKING) {
+        act_on_wish(agent, effects);
     } else if (event->type == AGENT_PAUSE && works && agent->stop == AGENT_GOES_ON) {
         stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "by the user");
         act_on_wish(agent, effects);
@@ -718,6 +750,8 @@ void agent_handle(
         does_not_fit(agent, effects);
     } else if ((event->type == AGENT_COMPACTED || event->type == AGENT_COMPACT_FAILED) && state == AGENT_STATE_COMPACTING) {
         compaction_ended(agent, event, effects);
+    } else if (event->type == AGENT_STOP_CHECKED && state == AGENT_STATE_CHECKING) {
+        stop_checked(agent, event->text, effects);
     } else if (event->type == AGENT_TIME) {
         time_came(agent, event->now_ms, effects);
     } else if (event->type == AGENT_INTERRUPT) {

@@ -40,6 +40,7 @@
 #define AGENT_CALLS_MAX              4096 /* calls of one run */
 #define AGENT_CONVERSATION_BYTES_MAX ((size_t)64 << 20)
 #define AGENT_EFFECTS_MAX            3  /* of one event */
+#define AGENT_STOP_REFUSALS_MAX      3  /* of one message's end, by AGENT_CHECK_STOP */
 #define AGENT_QUEUE_MAX              64 /* messages that wait for the next turn */
 #define AGENT_QUEUE_BYTES_MAX        ((size_t)4 << 20)
 #define AGENT_NOT_RUN                "not run: the user went on with a new message"
@@ -106,6 +107,7 @@ struct agent_options {
     /* Waits for a person; turns_max is then for each of their messages. With an empty task, or with
      * `waits` of a resume, it begins by waiting. */
     bool is_interactive;
+    bool checks_stop;                  /* asks AGENT_CHECK_STOP before an answer is the end */
     int32_t context_max;               /* tokens of the context; > 0 */
     int32_t compact_at_percent;        /* of the context; 0: a full one ends the run */
     int32_t compact_keep_turns;        /* turns that stay; 0: AGENT_HISTORY_KEEP_TURNS */
@@ -127,6 +129,7 @@ enum agent_event_type {
     AGENT_TELL,        /* text: what the model is told before its next turn */
     AGENT_ASK_COMPACT, /* as soon as no turn runs; text: what the summary is to keep */
     AGENT_TIME,        /* the time asked for with AGENT_WAIT has come, or any later one */
+    AGENT_STOP_CHECKED, /* text: why it should go on, for the model; empty: it may end */
     AGENT_INTERRUPT,   /* somebody asks to stop: text says who, empty: the user */
     /* of an interactive agent: */
     AGENT_MESSAGE,  /* text, from the person; see agent_takes_message */
@@ -170,6 +173,8 @@ enum agent_effect_type {
     AGENT_CANCEL_CALL, /* answered by AGENT_CALLED */
     AGENT_RECORD_RESULT,
     AGENT_RECORD_TURN_END,
+    AGENT_CHECK_STOP,   /* answered by AGENT_STOP_CHECKED */
+    AGENT_CANCEL_CHECK, /* answered by AGENT_STOP_CHECKED */
     AGENT_RECORD_END,
     AGENT_IDLE,           /* nothing runs until a message comes; agent_idle_stop says why */
     AGENT_COMPACT,        /* answered by COMPACTED or COMPACT_FAILED, or RECORD_FAILED */

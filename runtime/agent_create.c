@@ -116,6 +116,7 @@ result agent_create(struct agent **out, const struct agent_options *options, str
     agent->turn_tokens_max = options->turn_tokens_max;
     agent->calls_max = options->calls_max;
     agent->is_interactive = options->is_interactive;
+    agent->checks_stop = options->checks_stop;
     agent->turn_effort = options->effort;
     agent->effort_told = options->effort;
     agent->tokens_max = options->tokens_max;

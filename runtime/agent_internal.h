@@ -20,6 +20,7 @@ enum agent_state {
     AGENT_STATE_COMPACTING,
     AGENT_STATE_END,
     AGENT_STATE_IDLE,
+    AGENT_STATE_CHECKING,
     AGENT_STATE_FINISHED
 };
 
@@ -39,8 +40,10 @@ struct agent {
     /* a person */
     bool is_interactive, waits; /* waits: before anything else */
     bool has_begun;             /* RECORD_BEGIN was asked for */
-    bool is_leaving;            /* somebody ended the run */
-    bool leaves_when_idle;      /* no message comes any more */
+    bool checks_stop, stop_is_checked;
+    int stops_refused;
+    bool is_leaving;       /* somebody ended the run */
+    bool leaves_when_idle; /* no message comes any more */
     enum agent_stop idle_stop;
     struct buffer queue[AGENT_QUEUE_MAX]; /* [queue_count] messages for the next turn */
     size_t queue_count, queue_bytes;

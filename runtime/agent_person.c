@@ -72,6 +72,7 @@ static result append_user(struct agent *agent, struct view text, struct error *e
 /* The person's messages begin a piece of work: what was counted against the last one is forgotten. */
 static void forget_troubles(struct agent *agent) {
     agent->turns_max = agent->turns + agent->turns_each;
+    agent->stops_refused = 0;
     agent->malformed_in_row = 0;
     agent->cuts_in_row = 0;
     agent->loops_in_row = 0;

@@ -116,6 +116,7 @@ static result run_agent(
         .engine = host->engine.ports,
         .tools = tool_ports_of(host->tools),
         .permission = host->permission,
+        .hooks = &host->hooks,
         .rules = settings->config->rules.items,
         .rule_count = settings->config->rules.count,
         .url_is_listed = host->network != NULL ? run_tools_url_is_listed : NULL,
@@ -160,6 +161,7 @@ static result run_agent(
         .time_ms_max = settings->time_ms_max,
         .calls_max = settings->calls_max,
         .is_interactive = settings->is_interactive,
+        .checks_stop = hooks_apply(&host->hooks, HOOK_STOP, view_of(NULL, 0)),
         .context_max = options.engine_info.context_max,
     };
     const struct resume *resume = &host->resume;

@@ -140,6 +140,10 @@ static void execute(struct run *run, const struct agent_effect *effect) {
         run_compact(run, effect);
     } else if (effect->type == AGENT_CANCEL_COMPACT) {
         run_compact_cancel(run);
+    } else if (effect->type == AGENT_CHECK_STOP) {
+        run_check_stop(run);
+    } else if (effect->type == AGENT_CANCEL_CHECK) {
+        run_hooks_cancel(run);
     } else if (effect->type == AGENT_CANCEL_CALL) {
         run_call_cancel(run);
     } else if (effect->type == AGENT_WAIT) {
@@ -297,6 +301,7 @@ static void run_deinit(struct run *run) {
     tool_result_deinit(&run->tool);
     run_call_deinit(run);
     run_command_deinit(run);
+    fd_cleanup(&run->hooks_fd);
     free(run->tool_times);
     free(run->tool_names);
 }
@@ -308,6 +313,7 @@ static result run_init(struct run *run, const struct run_options *options, struc
     buffer_init(&run->log_probabilities, LOGPROB_BYTES_MAX);
     tool_result_init(&run->tool);
     run->options = options;
+    run->hooks_fd = -1;
     run->sequence = options->sequence;
     run->recorder.store = options->store;
     run->recorder.workspace = options->workspace;

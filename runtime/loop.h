@@ -13,6 +13,7 @@
 #include "agent.h"
 #include "base/clock.h"
 #include "display.h"
+#include "hooks.h"
 #include "permission.h"
 #include "resume.h"
 #include "sandbox/workspace.h"
@@ -172,6 +173,8 @@ struct run_options {
     /* Whether the network's list allows a URL; null: none. */
     bool (*url_is_listed)(void *context, struct view url);
     void *url_context;
+
+    const struct hooks *hooks; /* null: none */
 
     struct agent_options agent;
     struct view tools_json; /* declarations, for the record */

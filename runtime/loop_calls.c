@@ -77,10 +77,12 @@ void run_call_deinit(struct run *run) {
     tool_subject_deinit(&run->call.subject);
     buffer_deinit(&run->call.pattern);
     buffer_deinit(&run->call.remark);
+    hook_report_deinit(&run->call.report);
 }
 
 static void call_over(struct run *run) {
     live_show(run, true);
+    run_hooks_show(run);
     run->call.phase = RUN_CALL_NONE;
     struct run_event shown = {
         .type = RUN_TOOL_RESULT,
@@ -102,6 +104,15 @@ static void call_over(struct run *run) {
 static void call_failed(struct run *run, enum agent_event_type type) {
     run->call.phase = RUN_CALL_NONE;
     run_dispatch(run, &(struct agent_event){.type = type, .error = &run->step_error});
+}
+
+/* It was cancelled before it could start. */
+static void withdraw(struct run *run) {
+    run->tool.status = TOOL_CANCELLED;
+    result worded =
+        buffer_append_text(&run->tool.text, "error: cancelled before it was allowed", NULL);
+    result_ignore(worded); /* the status says it too */
+    call_over(run);
 }
 
 /* ---- on a worker ---------------------------------------------------------------------------- */
@@ -135,6 +146,28 @@ static result refuse(struct run *run, struct error *error) {
     return OK;
 }
 
+/* What the hooks say of a result stands behind it. */
+static result after_tool(struct run *run, const struct chat_call *call, struct error *error) {
+    const struct hook_subject subject = {
+        .session = view_of_text(run->recorder.session.text),
+        .tool = view_of_text(run->call.subject.tool),
+        .arguments = call->arguments,
+        .result = &run->tool,
+    };
+    TRY(run_hooks(run, HOOK_AFTER_TOOL, &subject, error));
+    const struct buffer *said[] = {&run->call.report.text, &run->call.report.reason};
+    for (size_t i = 0; i < COUNT_OF(said); i++) {
+        if (said[i]->length > 0) {
+            TRY(buffer_append_text(&run->tool.text, "\n", error));
+            TRY(buffer_append(&run->tool.text, buffer_view(said[i]), error));
+            while (run->tool.text.data[run->tool.text.length - 1] == '\n') {
+                run->tool.text.length--;
+            }
+        }
+    }
+    return OK;
+}
+
 static void call_work(uv_work_t *work) {
     struct run *run = work->data;
     struct error *error = &run->step_error;
@@ -148,17 +181,18 @@ static void call_work(uv_work_t *work) {
     if (!run->call.is_recorded) {
         return;
     }
+    if (!run->call.is_allowed) {
+        run->step_result = refuse(run, error);
+        return;
+    }
     const struct chat_call *call = agent_call(run->agent, run->step.call_index);
     const struct tool_ports *tools = &run->options->tools;
-    run->step_result = run->call.is_allowed ? tools->call(
-                                                  tools->context,
-                                                  call->name,
-                                                  call->arguments,
-                                                  run->step.time_ms_max,
-                                                  &run->tool,
-                                                  error
-                                              )
-                                            : refuse(run, error);
+    int64_t limit_ms = run->step.time_ms_max;
+    run->step_result =
+        tools->call(tools->context, call->name, call->arguments, limit_ms, &run->tool, error);
+    if (is_ok(run->step_result) && run->call.subject.tool != NULL) {
+        run->step_result = after_tool(run, call, error);
+    }
 }
 
 static void call_done(uv_work_t *work, int status) {
@@ -294,6 +328,49 @@ static void decide(struct run *run) {
     }
 }
 
+/* ---- hooks before it ------------------------------------------------------------------------ */
+
+static void hooks_work(uv_work_t *work) {
+    struct run *run = work->data;
+    const struct hook_subject subject = {
+        .session = view_of_text(run->recorder.session.text),
+        .tool = view_of_text(run->call.subject.tool),
+        .arguments = agent_call(run->agent, run->step.call_index)->arguments,
+    };
+    run->step_error = (struct error){0};
+    run->step_result = run_hooks(run, HOOK_BEFORE_TOOL, &subject, &run->step_error);
+}
+
+static void hooks_done(uv_work_t *work, int status) {
+    struct run *run = work->data;
+    ASSERT(status == 0); /* it is never cancelled in the pool's queue */
+    run->step_is_running = false;
+    run_hooks_show(run);
+    struct hook_report *report = &run->call.report;
+    if (is_failed(run->step_result)) {
+        call_failed(run, AGENT_CALL_FAILED);
+    } else if (report->is_cancelled) {
+        withdraw(run);
+    } else if (report->is_refused) {
+        decided(run, false, "hook", "is refused by a ", buffer_text(&report->reason));
+    } else {
+        decide(run);
+    }
+}
+
+static void look_before(struct run *run) {
+    if (!run_has_hooks(run, HOOK_BEFORE_TOOL, view_of_text(run->call.subject.tool))) {
+        decide(run);
+        return;
+    }
+    run->call.phase = RUN_CALL_HOOKS;
+    run->status.activity = "hook";
+    run->step_is_running = true;
+    run->work.data = run;
+    int status = uv_queue_work(&run->loop->uv, &run->work, hooks_work, hooks_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}
+
 void run_call(struct run *run, const struct agent_effect *effect) {
     ASSERT(!run->step_is_running && run->call.phase == RUN_CALL_NONE);
     const struct run_options *options = run->options;
@@ -310,6 +387,7 @@ void run_call(struct run *run, const struct agent_effect *effect) {
     tool_result_deinit(&run->tool);
     tool_result_init(&run->tool);
     options->tools.renew(options->tools.context);
+    run_hooks_renew(run);
     run->step_error = (struct error){0};
     result found = OK;
     if (options->permission != NULL) {
@@ -324,22 +402,19 @@ void run_call(struct run *run, const struct agent_effect *effect) {
     if (is_failed(found)) {
         call_failed(run, AGENT_CALL_FAILED);
     } else if (run->call.subject.tool != NULL) {
-        decide(run);
+        look_before(run);
     } else { /* an unknown tool: the call itself says so */
         call_start(run);
     }
 }
 
 void run_call_cancel(struct run *run) {
-    if (run->call.phase != RUN_CALL_ASKS) {
-        run->options->tools.cancel(run->options->tools.context);
+    if (run->call.phase == RUN_CALL_ASKS) {
+        withdraw(run);
         return;
     }
-    run->tool.status = TOOL_CANCELLED;
-    result worded =
-        buffer_append_text(&run->tool.text, "error: cancelled before it was allowed", NULL);
-    result_ignore(worded); /* the status says it too */
-    call_over(run);
+    run_hooks_cancel(run);
+    run->options->tools.cancel(run->options->tools.context);
 }
 
 /* ---- the person's answer -------------------------------------------------------------------- */

@@ -17,7 +17,7 @@ struct compaction;
 
 #define RUN_REMARK_BYTES_MAX ((size_t)16 << 10)
 
-enum run_call_phase { RUN_CALL_NONE, RUN_CALL_ASKS, RUN_CALL_RUNS };
+enum run_call_phase { RUN_CALL_NONE, RUN_CALL_HOOKS, RUN_CALL_ASKS, RUN_CALL_RUNS };
 
 /* The call on its way. */
 struct run_call {
@@ -32,6 +32,8 @@ struct run_call {
     char reason[PERMISSION_REASON_BYTES];
     struct buffer remark; /* of the person who said no */
     size_t live_bytes;    /* of its output, that were shown */
+    enum hook_event hook; /* of the report: */
+    struct hook_report report;
 };
 
 struct waiting_decision {
@@ -90,6 +92,7 @@ struct run {
     int32_t length_before; /* tokens of the sequence before the present generation */
     struct tool_result tool;
     struct run_call call;
+    int hooks_fd;         /* eventfd: ends the hooks that run */
     bool input_has_ended; /* no person answers any more */
     bool has_tool;
     /* First problem of the turn that makes it unreadable. */
@@ -154,6 +157,18 @@ void run_call_answer(struct run *run, const struct run_input *input);
 void run_call_nobody(struct run *run);
 void run_live_came(struct run *run);
 void run_call_deinit(struct run *run);
+
+/* ---- loop_hooks.c ---- */
+bool run_has_hooks(const struct run *run, enum hook_event event, struct view tool);
+/* Runs them and keeps their report. Thread: the step's. Expected errors: MEMORY. */
+MUST_CHECK result run_hooks(
+    struct run *run, enum hook_event event, const struct hook_subject *subject, struct error *error
+);
+void run_hooks_show(struct run *run); /* the notes of the report */
+void run_hooks_cancel(struct run *run);
+void run_hooks_renew(struct run *run);
+/* AGENT_CHECK_STOP; answered by AGENT_STOP_CHECKED. */
+void run_check_stop(struct run *run);
 
 /* ---- loop_decisions.c ---- */
 void loop_decisions_init(struct loop *loop);

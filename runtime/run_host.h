@@ -43,6 +43,7 @@ struct run_host {
     struct chat_encoder *encoder;
     struct tool_context *tools;
     struct permission *permission;
+    struct hooks hooks;
     struct instructions instructions;
     struct buffer system;          /* text of the system message */
     struct network_rules *network; /* null: no network */

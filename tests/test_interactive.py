@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import queue
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ import threading
 import test_cli
 
 PROGRAM = sys.argv[1]
+BESIDE = pathlib.Path(PROGRAM).resolve().parent  # what lies in /tmp is never shown inside
 WAIT = 60  # seconds for an event; a busy machine is slow
 
 
@@ -149,8 +151,8 @@ class Run:
 
 
 @contextlib.contextmanager
-def session():
-    with tempfile.TemporaryDirectory(prefix="hearth-interactive-") as folder:
+def session(place=None):
+    with tempfile.TemporaryDirectory(prefix="hearth-interactive-", dir=place) as folder:
         yield Session(folder)
 
 
@@ -517,6 +519,103 @@ def test_a_cancelled_call_does_not_end_later_ones():
             run.wait("idle", stop="interrupt")
             run.message("two")
             assert "alive" in run.wait("tool_result", status="ok")["text"]
+            run.wait("idle", stop="answer")
+            run.end()
+
+
+# ---- hooks, servers ------------------------------------------------------------------------------
+
+
+def hook(one, name, script):
+    folder = one.folder / "config" / "hooks"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    return {"command": [str(path)], "tool": "*", "timeout_ms": 20000}
+
+
+def configured(one, **config):
+    path = one.folder / "config" / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(config))
+    return ["--config", str(path)]
+
+
+def test_hooks_refuse_remark_and_want_more():
+    test_cli.needs_sandbox()
+    with session(BESIDE) as one:
+        before = hook(one, "before", "if grep -q forbidden; then echo not that >&2; exit 2; fi\n")
+        after = hook(one, "after", "echo seen by a hook\n")
+        stop = hook(one, "stop", "if grep -q enough; then exit 0; fi; echo more please >&2; exit 2\n")
+        del stop["tool"]
+        options = configured(one, hooks={
+            "before_tool": [before], "after_tool": [after], "stop": [stop]})
+        turns = [call("echo forbidden"), call("echo fine"), say("an answer"), say("it is enough")]
+        with one.run(turns, *options) as run:
+            run.message("one")
+            decision = run.wait("decision")
+            assert decision["by"] == "hook" and decision["verdict"] == "deny", decision
+            refused = run.wait("tool_result", status="refused")
+            assert "not that" in refused["text"], refused
+            remarked = run.wait("tool_result", status="ok")
+            assert remarked["text"].endswith("seen by a hook"), remarked
+            run.wait("hook")
+            run.wait("idle", stop="answer")
+            run.end()
+        texts = [text for role, text in one.messages() if role == "user"]
+        assert len(texts) == 2 and "more please" in texts[1], texts
+        assert one.messages()[-1] == ("assistant", "it is enough")
+
+
+def test_a_stop_hook_that_never_has_enough_is_left():
+    test_cli.needs_sandbox()
+    with session(BESIDE) as one:
+        stop = hook(one, "stop", "echo more please >&2; exit 2\n")
+        del stop["tool"]
+        with one.run([say(str(i)) for i in range(9)], *configured(one, hooks={"stop": [stop]})) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert one.messages()[-1] == ("assistant", "3"), one.messages()
+
+
+def test_an_interrupt_ends_a_hook():
+    test_cli.needs_sandbox()
+    with session(BESIDE) as one:
+        before = hook(one, "before", "sleep 100\n")
+        with one.run([call("echo 1"), say("done")],
+                     *configured(one, hooks={"before_tool": [before]})) as run:
+            run.message("one")
+            run.wait("tool_call")
+            run.send("interrupt")
+            assert run.wait("tool_result")["status"] == "cancelled"
+            run.wait("idle", stop="interrupt")
+            run.end()
+
+
+def test_tools_of_a_server_are_called_when_they_are_allowed():
+    test_cli.needs_sandbox()
+    with session() as one:
+        shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), one.work / "server.py")
+        options = configured(one, mcp={
+            "fake": {"command": ["python3", "/workspace/server.py"], "read_only": ["pid"]},
+            "gone": {"command": ["/nowhere/server"]}})
+        echo = {"thinking": "", "text": "", "calls": [
+            {"name": "mcp__fake__echo", "arguments": {"text": "hello"}}]}
+        with one.run([echo, echo, say("done")], *options) as run:
+            assert "gone" in run.wait("warning")["text"]
+            assert "fake" in run.wait("note")["text"]
+            run.message("one")
+            names = [tool["name"] for tool in run.wait("session")["tools"]]
+            assert names[:4] == ["shell", "read", "edit", "write"], names
+            assert "mcp__fake__echo" in names
+            ask = run.wait("ask")
+            run.send("answer", question=ask["question"], answer="no")
+            run.wait("tool_result", status="refused")
+            ask = run.wait("ask")
+            run.send("answer", question=ask["question"], answer="yes")
+            assert "hello" in run.wait("tool_result", status="ok")["text"]
             run.wait("idle", stop="answer")
             run.end()
 
