@@ -7,6 +7,7 @@
 #include "run_config.h"
 #include "run_host.h"
 #include "run_tools.h"
+#include "run_worktree.h"
 #include "terminal_modes.h"
 
 #include "base/log.h"
@@ -17,6 +18,7 @@
 static const struct cli_option run_options_table[] = {
     {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
     {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
+    {"worktree", 0, NULL, "work in a copy of the workspace with a repository of its own"},
     {"model", 0, "DIR", "model in the official layout (default: the bundled one)"},
     {"effort", 0, "N", "1 to 100, low, high, max, off (default: the model's agent.json, else 75)"},
     {"temperature", 0, "T", "0 is greedy (default: generation_config.json, else 1.0)"},
@@ -366,7 +368,11 @@ static int run_prepare(struct run_host *host, struct run_settings *settings) {
 static int run(const struct cli_arguments *arguments) {
     CLEANUP(settings_deinit) struct run_settings settings = {.arguments = arguments};
     struct run_host host = {0};
+    CLEANUP(fd_cleanup) int lease = -1;
     int status = run_prepare(&host, &settings);
+    if (status == STATUS_DONE) {
+        status = run_worktree_lease(&settings, &lease);
+    }
     const struct session_tree *record = host.record;
     if (status == STATUS_DONE && record != NULL && record->session.status == SESSION_DONE &&
         settings.task.length == 0 && !settings.is_interactive) {

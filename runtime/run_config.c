@@ -204,6 +204,12 @@ int run_config_apply(struct run_settings *settings) {
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         *numbers[i].to = *numbers[i].to != 0 ? *numbers[i].to : numbers[i].value;
     }
+    if (!cli_has(arguments, "compact-at") && config_is_set(config, CONFIG_COMPACTION_AT_PERCENT)) {
+        settings->compact_at_percent = config->compaction_at_percent;
+    }
+    if (!cli_has(arguments, "keep-turns") && config_is_set(config, CONFIG_COMPACTION_KEEP_TURNS)) {
+        settings->compact_keep_turns = config->compaction_keep_turns;
+    }
     if (settings->record == NULL && !cli_has(arguments, "effort")) {
         settings->effort =
             config_is_set(config, CONFIG_EFFORT) ? config->effort : settings->model_settings.effort;

@@ -4,6 +4,7 @@
 #include "agent_history.h"
 #include "paths.h"
 #include "run_config.h"
+#include "run_worktree.h"
 #include "tools/tool.h"
 #include <unistd.h>
 
@@ -318,7 +319,14 @@ int settings_places(struct run_settings *settings) {
                )) {
         return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
     }
-    int status = run_config_load(settings);
+    int status = STATUS_DONE;
+    if (cli_has(arguments, "worktree")) {
+        status = settings->record == NULL ? run_worktree_make(settings)
+                                          : cli_usage(arguments, "--worktree is for a new session");
+    }
+    if (status == STATUS_DONE) {
+        status = run_config_load(settings);
+    }
     if (status != STATUS_DONE) {
         return status;
     }

@@ -687,6 +687,25 @@ def test_the_network_is_what_the_list_says():
         server.shutdown()
 
 
+def test_a_worktree_leaves_the_workspace_alone():
+    test_cli.needs_sandbox()
+    with session() as one:
+        (one.work / "a").write_text("old")
+        with one.run([call("echo new > a"), say("done")], "--worktree") as run:
+            run.message("one")
+            copy = pathlib.Path(run.wait("session")["workspace"])
+            run.wait("idle", stop="answer")
+            run.end()
+        assert (one.work / "a").read_text() == "old"
+        assert (copy / "a").read_text() == "new\n" and copy.parent.parent == one.state
+        with one.run([call("cat a"), say("done")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("two")
+            assert run.wait("tool_result")["text"].startswith("new")
+            run.wait("idle", stop="answer")
+            run.end()
+
+
 # ---- ends ----------------------------------------------------------------------------------------
 
 
