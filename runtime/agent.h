@@ -124,13 +124,13 @@ enum agent_event_type {
     AGENT_DOES_NOT_FIT,   /* a RECORD_TURN of more than append_max tokens: nothing is recorded */
     AGENT_COMPACTED,      /* the context is another one: conversation, context_tokens, sampled */
     AGENT_COMPACT_FAILED, /* it is the old one: error, sampled */
-    AGENT_REWOUND,     /* while it waits for a person: the context is an earlier one: conversation,
+    AGENT_REWOUND,      /* while it waits for a person: the context is an earlier one: conversation,
                              context_messages, end_is_missing, context_tokens */
-    AGENT_TELL,        /* text: what the model is told before its next turn */
-    AGENT_ASK_COMPACT, /* as soon as no turn runs; text: what the summary is to keep */
-    AGENT_TIME,        /* the time asked for with AGENT_WAIT has come, or any later one */
+    AGENT_TELL,         /* text: what the model is told before its next turn */
+    AGENT_ASK_COMPACT,  /* as soon as no turn runs; text: what the summary is to keep */
+    AGENT_TIME,         /* the time asked for with AGENT_WAIT has come, or any later one */
     AGENT_STOP_CHECKED, /* text: why it should go on, for the model; empty: it may end */
-    AGENT_INTERRUPT,   /* somebody asks to stop: text says who, empty: the user */
+    AGENT_INTERRUPT,    /* somebody asks to stop: text says who, empty: the user */
     /* of an interactive agent: */
     AGENT_MESSAGE,  /* text, from the person; see agent_takes_message */
     AGENT_PAUSE,    /* ends what runs and waits for the person */
