@@ -202,7 +202,7 @@ static result set_head(
     CLEANUP(reference_cleanup) git_reference *made = NULL;
     int length = snprintf(name, sizeof name, "refs/heads/%s", branch != NULL ? branch : "main");
     if (length < 0 || (size_t)length >= sizeof name) {
-        FAIL(error, INVALID_INPUT, "'%.100s' is too long a name for a branch", branch);
+        FAIL(error, INVALID_INPUT, "'%.100s' is too long a name for a branch", name);
     }
     int status = git_reference_name_to_id(&id, source, "HEAD");
     if (status == GIT_ENOTFOUND || status == GIT_EUNBORNBRANCH) { // no commit yet

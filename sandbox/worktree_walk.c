@@ -278,7 +278,8 @@ static result clear_directory(
     int root, const char *path, struct buffer *paths, unsigned *moved, struct error *error
 ) {
     const char *name = path[0] == '\0' ? "." : path;
-    (void)fchmodat(root, name, 0700, 0); // a command may have shut it
+    int opened = fchmodat(root, name, 0700, 0); // a command may have shut it
+    (void)opened;                               // the next call tells
     int fd = resolve_open(root, name, O_RDONLY | O_DIRECTORY, 0, RESOLVE_CONFINE);
     CLEANUP(directory_cleanup) DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
     if (directory == NULL) {
