@@ -28,14 +28,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     match_expression(pattern, text);
     CLEANUP(buffer_deinit) struct buffer patterns = {NULL, 0, 0, 0};
     buffer_init(&patterns, BUFFER_CEILING_DEFAULT);
-    if (size < 4096 && is_ok(match_expand(pattern, &patterns, &error))) {
-        (void)match_glob(&patterns, text);
+    if (size < 4096 && is_ok(patterns_expand(pattern, &patterns, &error))) {
+        (void)patterns_fit(&patterns, text);
     }
     bool is_plain = pattern.length > 0;
     for (size_t i = 0; i < pattern.length; i++) {
         is_plain = is_plain && strchr("*?[]\\", pattern.data[i]) == NULL;
     }
-    ASSERT(!is_plain || match_path(pattern, pattern));
+    ASSERT(!is_plain || pattern_fits_path(pattern, pattern));
     CLEANUP(buffer_deinit) struct buffer path = {NULL, 0, 0, 0};
     CLEANUP(ignore_deinit) struct ignore ignore = {0};
     buffer_init(&path, BUFFER_CEILING_DEFAULT);

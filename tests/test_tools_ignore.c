@@ -39,7 +39,7 @@ static void names_match_as_git_says(void **state) {
         {"*[0-9]*x", "a1bx", true},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        if (match_name(view_of_text(cases[i].pattern), view_of_text(cases[i].name)) !=
+        if (pattern_fits_name(view_of_text(cases[i].pattern), view_of_text(cases[i].name)) !=
             cases[i].fits) {
             fail_msg("'%s' and '%s'", cases[i].pattern, cases[i].name);
         }
@@ -66,7 +66,7 @@ static void names_match_as_git_says(void **state) {
         {"a?b", "a/b", false},
     };
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
-        if (match_path(view_of_text(paths[i].pattern), view_of_text(paths[i].path)) !=
+        if (pattern_fits_path(view_of_text(paths[i].pattern), view_of_text(paths[i].path)) !=
             paths[i].fits) {
             fail_msg("'%s' and '%s'", paths[i].pattern, paths[i].path);
         }
@@ -82,12 +82,12 @@ static void hostile_patterns_take_no_time(void **state) {
         pattern[i] = i % 2 == 0 ? '*' : 'a';
     }
     pattern[sizeof pattern - 1] = 'b';
-    assert_false(match_name(view_of(pattern, sizeof pattern), view_of(name, sizeof name)));
+    assert_false(pattern_fits_name(view_of(pattern, sizeof pattern), view_of(name, sizeof name)));
     for (size_t i = 0; i < sizeof name; i++) {
         name[i] = i % 2 == 0 ? 'a' : '/';
     }
     memcpy(pattern, "**/a/**/a/**/a/**/a/**/a/**/a/**/a/**/a/**/b", 44);
-    assert_false(match_path(view_of(pattern, 44), view_of(name, sizeof name)));
+    assert_false(pattern_fits_path(view_of(pattern, 44), view_of(name, sizeof name)));
 }
 
 static void braces_expand(void **state) {
@@ -106,7 +106,7 @@ static void braces_expand(void **state) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         CLEANUP(buffer_deinit) struct buffer out = {NULL, 0, 0, 0};
         buffer_init(&out, 1000);
-        MUST(match_expand(view_of_text(cases[i][0]), &out, &must_error));
+        MUST(patterns_expand(view_of_text(cases[i][0]), &out, &must_error));
         for (size_t j = 0; j < out.length; j++) {
             out.data[j] = out.data[j] == '\0' ? '|' : out.data[j];
         }
@@ -116,7 +116,7 @@ static void braces_expand(void **state) {
     buffer_init(&out, BUFFER_CEILING_DEFAULT);
     struct error error;
     const char *many = "{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}";
-    assert_int_equal(match_expand(view_of_text(many), &out, &error).code, RESULT_LIMIT);
+    assert_int_equal(patterns_expand(view_of_text(many), &out, &error).code, RESULT_LIMIT);
 }
 
 /* ------------------------------------------------------------- against git ---- */

@@ -21,15 +21,21 @@ static const struct tool_dialect_form
                   "it reads up to "
                   "2000 lines from the beginning of the file; use offset and limit for others.",
                   OBJECT_SCHEMA(
-                      STRING_PROPERTY("file_path", "The path to the file to read") ","
-                                                                                   " " TYPED_PROPERTY("offset", "integer", "The line number to start reading from") ", " TYPED_PROPERTY(
-                                                                                       "limit",
-                                                                                       "integer",
-                                                                                       "The number "
-                                                                                       "of lines "
-                                                                                       "to read"
-                                                                                   ) ","
-                                                                                     " " TYPED_PROPERTY("byte_offset", "integer", "The byte to start reading from, for very long lines"),
+                      STRING_PROPERTY(
+                          "file_path", "The path to the file to read"
+                      ) ","
+                        " " TYPED_PROPERTY("offset", "integer", "The line number to start reading from") ", " TYPED_PROPERTY(
+                            "limit",
+                            "integer",
+                            "The number "
+                            "of lines "
+                            "to read"
+                        ) ","
+                          " " TYPED_PROPERTY(
+                              "byte_offset",
+                              "integer",
+                              "The byte to start reading from, for very long lines"
+                          ),
                       "\"file_path\""
                   ),
                   TOOL_READS,
@@ -43,21 +49,35 @@ static const struct tool_dialect_form
                   "before. The edit "
                   "fails if old_string is not unique in the file, unless replace_all is true.",
                   OBJECT_SCHEMA(
-                      STRING_PROPERTY("file_path", "The path to the file to modify") ","
-                                                                                     " " STRING_PROPERTY("old_string", "The text to replace") ", " STRING_PROPERTY(
-                                                                                         "new_"
-                                                                                         "string",
-                                                                                         "The text "
-                                                                                         "to "
-                                                                                         "replace "
-                                                                                         "it with "
-                                                                                         "(must be "
-                                                                                         "different"
-                                                                                         " from "
-                                                                                         "old_"
-                                                                                         "string)"
-                                                                                     ) ","
-                                                                                       " " TYPED_PROPERTY("replace_all", "boolean", "Replace all occurrences of old_string (default false)"),
+                      STRING_PROPERTY(
+                          "file_path", "The path to the file to modify"
+                      ) ","
+                        " " STRING_PROPERTY("old_string", "The text to replace") ","
+                                                                                 " " STRING_PROPERTY(
+                                                                                     "new_"
+                                                                                     "string",
+                                                                                     "The text "
+                                                                                     "to "
+                                                                                     "replace "
+                                                                                     "it with "
+                                                                                     "(must be "
+                                                                                     "different"
+                                                                                     " from "
+                                                                                     "old_"
+                                                                                     "string)"
+                                                                                 ) ","
+                                                                                   " " TYPED_PROPERTY(
+                                                                                       "replace_"
+                                                                                       "all",
+                                                                                       "boolean",
+                                                                                       "Replace "
+                                                                                       "all "
+                                                                                       "occurrences"
+                                                                                       " of "
+                                                                                       "old_string "
+                                                                                       "(default "
+                                                                                       "false)"
+                                                                                   ),
                       "\"file_path\", \"old_string\", \"new_string\""
                   ),
                   CHANGES,
@@ -86,38 +106,40 @@ static const struct tool_dialect_form
                   "Returns matching file "
                   "paths sorted by modification time.",
                   OBJECT_SCHEMA(
-                      STRING_PROPERTY("pattern", "The glob pattern to match files against") ","
-                                                                                            " " STRING_PROPERTY(
-                                                                                                "pa"
-                                                                                                "t"
-                                                                                                "h",
-                                                                                                "Th"
-                                                                                                "e "
-                                                                                                "di"
-                                                                                                "re"
-                                                                                                "ct"
-                                                                                                "or"
-                                                                                                "y "
-                                                                                                "to"
-                                                                                                " s"
-                                                                                                "ea"
-                                                                                                "rc"
-                                                                                                "h "
-                                                                                                "in"
-                                                                                                ", "
-                                                                                                "th"
-                                                                                                "e "
-                                                                                                "wo"
-                                                                                                "rk"
-                                                                                                "sp"
-                                                                                                "ac"
-                                                                                                "e "
-                                                                                                "if"
-                                                                                                " o"
-                                                                                                "mi"
-                                                                                                "tt"
-                                                                                                "ed"
-                                                                                            ),
+                      STRING_PROPERTY(
+                          "pattern", "The glob pattern to match files against"
+                      ) ","
+                        " " STRING_PROPERTY(
+                            "pa"
+                            "t"
+                            "h",
+                            "Th"
+                            "e "
+                            "di"
+                            "re"
+                            "ct"
+                            "or"
+                            "y "
+                            "to"
+                            " s"
+                            "ea"
+                            "rc"
+                            "h "
+                            "in"
+                            ", "
+                            "th"
+                            "e "
+                            "wo"
+                            "rk"
+                            "sp"
+                            "ac"
+                            "e "
+                            "if"
+                            " o"
+                            "mi"
+                            "tt"
+                            "ed"
+                        ),
                       "\"pattern\""
                   ),
                   TOOL_READS,
@@ -130,7 +152,26 @@ static const struct tool_dialect_form
                   "Searches the contents of files with a regular expression. Filter files with the "
                   "glob "
                   "parameter; choose what is shown with output_mode.",
-                  OBJECT_SCHEMA(STRING_PROPERTY("pattern", "The regular expression to search for") ", " STRING_PROPERTY("path", "File or directory to search in, the workspace if omitted") ", " STRING_PROPERTY("glob", "Glob pattern to filter files, like \\\"*.js\\\" or \\\"*.{ts,tsx}\\\"") ", \"output_mode\": {\"type\": \"string\", \"description\": \"content shows lines, files_with_matches paths (default), count numbers of matches\", \"enum\": [\"content\", \"files_with_matches\", \"count\"]}, " TYPED_PROPERTY("-i", "boolean", "Case insensitive search") ", " TYPED_PROPERTY("-n", "boolean", "Line numbers, which are always shown") ", " TYPED_PROPERTY("-A", "integer", "Lines to show after each match") ", " TYPED_PROPERTY("-B", "integer", "Lines to show before each match") ", " TYPED_PROPERTY("-C", "integer", "Lines to show before and after each match") ", " TYPED_PROPERTY("head_limit", "integer", "Limit output to the first N matches or files"), "\"pattern\""),
+                  OBJECT_SCHEMA(
+                      STRING_PROPERTY("pattern", "The regular expression to search for") ","
+                                                                                         " " STRING_PROPERTY("path", "File or directory to search in, the workspace if omitted") ", " STRING_PROPERTY("glob", "Glob pattern to filter files, like \\\"*.js\\\" or \\\"*.{ts,tsx}\\\"") ", \"output_mode\": {\"type\": \"string\", \"description\": \"content shows lines, files_with_matches paths (default), count numbers of matches\", \"enum\": [\"content\", \"files_with_matches\", \"count\"]}, " TYPED_PROPERTY("-i", "boolean", "Case insensitive search") ", " TYPED_PROPERTY("-n", "boolean", "Line numbers, which are always shown") ", " TYPED_PROPERTY("-A", "integer", "Lines to show after each match") ", " TYPED_PROPERTY("-B", "integer", "Lines to show before each match") ", " TYPED_PROPERTY(
+                                                                                             "-C",
+                                                                                             "integ"
+                                                                                             "er",
+                                                                                             "Lines"
+                                                                                             " to "
+                                                                                             "show "
+                                                                                             "befor"
+                                                                                             "e "
+                                                                                             "and "
+                                                                                             "after"
+                                                                                             " each"
+                                                                                             " matc"
+                                                                                             "h"
+                                                                                         ) ","
+                                                                                           " " TYPED_PROPERTY("head_limit", "integer", "Limit output to the first N matches or files"),
+                      "\"pattern\""
+                  ),
                   TOOL_READS,
                   false},
                  "output_mode=mode -i=ignore_case -n= -A=after -B=before -C=context "
@@ -290,17 +331,21 @@ static const struct tool_dialect_form
                  {"list_dir",
                   "Lists entries of a directory of the workspace.",
                   OBJECT_SCHEMA(
-                      STRING_PROPERTY("dir_path", "Path to the directory to list") ","
-                                                                                   " " TYPED_PROPERTY(
-                                                                                       "offset",
-                                                                                       "integer",
-                                                                                       "The entry "
-                                                                                       "number to "
-                                                                                       "start "
-                                                                                       "listing "
-                                                                                       "from"
-                                                                                   ) ","
-                                                                                     " " TYPED_PROPERTY("depth", "integer", "The maximum directory depth to traverse"),
+                      STRING_PROPERTY(
+                          "dir_path", "Path to the directory to list"
+                      ) ","
+                        " " TYPED_PROPERTY(
+                            "offset",
+                            "integer",
+                            "The entry "
+                            "number to "
+                            "start "
+                            "listing "
+                            "from"
+                        ) ","
+                          " " TYPED_PROPERTY(
+                              "depth", "integer", "The maximum directory depth to traverse"
+                          ),
                       "\"dir_path\""
                   ),
                   TOOL_READS,
@@ -312,46 +357,50 @@ static const struct tool_dialect_form
                  {"grep_files",
                   "Finds files whose contents match the pattern and lists them.",
                   OBJECT_SCHEMA(
-                      STRING_PROPERTY("pattern", "Regular expression pattern to search for") ","
-                                                                                             " " STRING_PROPERTY("include", "Optional glob that limits which files are searched") ", " STRING_PROPERTY(
-                                                                                                 "p"
-                                                                                                 "a"
-                                                                                                 "t"
-                                                                                                 "h",
-                                                                                                 "D"
-                                                                                                 "i"
-                                                                                                 "r"
-                                                                                                 "e"
-                                                                                                 "c"
-                                                                                                 "t"
-                                                                                                 "o"
-                                                                                                 "r"
-                                                                                                 "y"
-                                                                                                 " "
-                                                                                                 "o"
-                                                                                                 "r"
-                                                                                                 " "
-                                                                                                 "f"
-                                                                                                 "i"
-                                                                                                 "l"
-                                                                                                 "e"
-                                                                                                 " "
-                                                                                                 "p"
-                                                                                                 "a"
-                                                                                                 "t"
-                                                                                                 "h"
-                                                                                                 " "
-                                                                                                 "t"
-                                                                                                 "o"
-                                                                                                 " "
-                                                                                                 "s"
-                                                                                                 "e"
-                                                                                                 "a"
-                                                                                                 "r"
-                                                                                                 "c"
-                                                                                                 "h"
-                                                                                             ) ","
-                                                                                               " " TYPED_PROPERTY("limit", "integer", "Maximum number of file paths to return"),
+                      STRING_PROPERTY(
+                          "pattern", "Regular expression pattern to search for"
+                      ) ","
+                        " " STRING_PROPERTY("include", "Optional glob that limits which files are searched") ", " STRING_PROPERTY(
+                            "p"
+                            "a"
+                            "t"
+                            "h",
+                            "D"
+                            "i"
+                            "r"
+                            "e"
+                            "c"
+                            "t"
+                            "o"
+                            "r"
+                            "y"
+                            " "
+                            "o"
+                            "r"
+                            " "
+                            "f"
+                            "i"
+                            "l"
+                            "e"
+                            " "
+                            "p"
+                            "a"
+                            "t"
+                            "h"
+                            " "
+                            "t"
+                            "o"
+                            " "
+                            "s"
+                            "e"
+                            "a"
+                            "r"
+                            "c"
+                            "h"
+                        ) ","
+                          " " TYPED_PROPERTY(
+                              "limit", "integer", "Maximum number of file paths to return"
+                          ),
                       "\"pattern\""
                   ),
                   TOOL_READS,

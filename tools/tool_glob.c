@@ -76,7 +76,7 @@ static result
 visit(void *context, const char *path, const struct beneath_entry *entry, struct error *error) {
     struct glob *glob = context;
     if (entry->info.kind != BENEATH_FILE ||
-        !match_glob(&glob->patterns, view_of_text(path + glob->start_bytes))) {
+        !patterns_fit(&glob->patterns, view_of_text(path + glob->start_bytes))) {
         return OK;
     }
     size_t bytes = strlen(path) + 1;
@@ -166,7 +166,7 @@ static result run_glob(
         return OK;
     }
     struct error why = {0};
-    result expanded = match_expand(view_of_text(glob_pattern), &glob.patterns, &why);
+    result expanded = patterns_expand(view_of_text(glob_pattern), &glob.patterns, &why);
     if (expanded.code == RESULT_LIMIT) {
         return tool_answer(out, TOOL_REFUSED, error, "error: %s", why.message);
     }

@@ -260,7 +260,7 @@ visit(void *context, const char *path, const struct beneath_entry *entry, struct
     struct grep *grep = context;
     bool is_wanted = entry->info.kind == BENEATH_FILE &&
                      (grep->patterns.length == 0 ||
-                      match_glob(&grep->patterns, view_of_text(path + grep->start_bytes)));
+                      patterns_fit(&grep->patterns, view_of_text(path + grep->start_bytes)));
     return is_wanted ? grep_file(grep, path, error) : OK;
 }
 
@@ -324,7 +324,7 @@ set_up(struct grep *grep, struct json_value arguments, bool *usable, struct erro
     }
     struct view glob = tool_argument(arguments, "glob");
     struct error limit = {0};
-    result expanded = glob.length == 0 ? OK : match_expand(glob, &grep->patterns, &limit);
+    result expanded = glob.length == 0 ? OK : patterns_expand(glob, &grep->patterns, &limit);
     if (expanded.code == RESULT_LIMIT) {
         *usable = false;
         return tool_answer(out, TOOL_REFUSED, error, "error: glob: %s", limit.message);

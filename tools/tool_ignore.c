@@ -138,8 +138,8 @@ bool ignore_covers(const struct ignore *ignore, const char *path, bool is_direct
         for (size_t j = level->rule_count; j > 0; j--) {
             const struct ignore_rule *rule = &level->rules[j - 1];
             bool fits = (is_directory || !rule->is_for_directories) &&
-                        (rule->is_for_paths ? match_path(rule->pattern, relative)
-                                            : match_name(rule->pattern, name));
+                        (rule->is_for_paths ? pattern_fits_path(rule->pattern, relative)
+                                            : pattern_fits_name(rule->pattern, name));
             if (fits) {
                 return !rule->is_negated;
             }

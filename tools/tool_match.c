@@ -84,7 +84,7 @@ static bool match_item(struct view pattern, size_t *at, unsigned char byte) {
     return item == '?' || item == byte;
 }
 
-bool match_name(struct view pattern, struct view name) {
+bool pattern_fits_name(struct view pattern, struct view name) {
     size_t at = 0;
     size_t star = SIZE_MAX; // behind the last one
     size_t star_name = 0;   // what it takes ends here
@@ -119,7 +119,7 @@ static struct view part_at(struct view path, size_t at, size_t *next) {
     return view_slice(path, at, end - at);
 }
 
-bool match_path(struct view pattern, struct view path) {
+bool pattern_fits_path(struct view pattern, struct view path) {
     size_t at = 0;
     size_t star = SIZE_MAX; // the part behind the last **
     size_t star_path = 0;
@@ -142,7 +142,7 @@ bool match_path(struct view pattern, struct view path) {
                 star_path = i;
                 continue;
             }
-            if (!is_path_end && match_name(part, part_at(path, i, &next_path))) {
+            if (!is_path_end && pattern_fits_name(part, part_at(path, i, &next_path))) {
                 at = next;
                 i = next_path;
                 continue;
@@ -208,7 +208,7 @@ expand_once(struct view text, size_t open, size_t close, struct buffer *out, str
     return OK;
 }
 
-result match_expand(struct view pattern, struct buffer *out, struct error *error) {
+result patterns_expand(struct view pattern, struct buffer *out, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer waiting = {NULL, 0, 0, 0};
     buffer_init(&waiting, BUFFER_CEILING_DEFAULT);
     TRY(buffer_append(&waiting, pattern, error));
@@ -218,8 +218,8 @@ result match_expand(struct view pattern, struct buffer *out, struct error *error
     for (size_t count = 0; cursor_take_until(&rest, '\0', &next); count++) {
         size_t open = 0;
         size_t close = 0;
-        if (count == MATCH_PATTERNS_MAX) {
-            FAIL(error, LIMIT, "more than %zu patterns in braces", MATCH_PATTERNS_MAX);
+        if (count == PATTERNS_MAX) {
+            FAIL(error, LIMIT, "more than %zu patterns in braces", PATTERNS_MAX);
         }
         if (!find_braces(next, &open, &close)) {
             TRY(buffer_append(out, next, error));
@@ -235,7 +235,7 @@ result match_expand(struct view pattern, struct buffer *out, struct error *error
     return OK;
 }
 
-bool match_glob(const struct buffer *patterns, struct view path) {
+bool patterns_fit(const struct buffer *patterns, struct view path) {
     struct cursor rest = cursor_over(buffer_view(patterns));
     struct view pattern;
     size_t name = path.length;
@@ -245,8 +245,8 @@ bool match_glob(const struct buffer *patterns, struct view path) {
     while (cursor_take_until(&rest, '\0', &pattern)) {
         bool is_name = view_find(pattern, view_of_text("/"), 0) == SIZE_MAX;
         is_name = is_name && !view_equals_text(pattern, "**");
-        if (is_name ? match_name(pattern, view_slice(path, name, SIZE_MAX))
-                    : match_path(pattern, path)) {
+        if (is_name ? pattern_fits_name(pattern, view_slice(path, name, SIZE_MAX))
+                    : pattern_fits_path(pattern, path)) {
             return true;
         }
     }

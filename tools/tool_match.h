@@ -7,18 +7,18 @@
 #include "tool_internal.h"
 
 /* One name, or part of a path: * ? [a-z] [!a] [[:alpha:]] \x, byte by byte. */
-bool match_name(struct view pattern, struct view name);
+bool pattern_fits_name(struct view pattern, struct view name);
 /* The parts of a path against those of the pattern; a part ** stands for any number of them, at the
  * end for at least one. Time is their product at most. */
-bool match_path(struct view pattern, struct view path);
+bool pattern_fits_path(struct view pattern, struct view path);
 
-#define MATCH_PATTERNS_MAX ((size_t)100)
+#define PATTERNS_MAX ((size_t)100)
 /* "a.{c,h}" as "a.c" and "a.h", each with a NUL behind it in `out`. Expected errors: MEMORY, LIMIT
- * (more than MATCH_PATTERNS_MAX). */
-MUST_CHECK result match_expand(struct view pattern, struct buffer *out, struct error *error);
-/* A glob as tools take it: one of the patterns of match_expand; one without a slash is that of a
+ * (more than PATTERNS_MAX). */
+MUST_CHECK result patterns_expand(struct view pattern, struct buffer *out, struct error *error);
+/* A glob as tools take it: one of the patterns of patterns_expand; one without a slash is that of a
  * name in any directory. */
-bool match_glob(const struct buffer *patterns, struct view path);
+bool patterns_fit(const struct buffer *patterns, struct view path);
 
 #define IGNORE_BYTES_MAX ((size_t)256 << 10) /* read of one ignore file */
 #define IGNORE_RULES_MAX ((size_t)20000)     /* in force at one time */
