@@ -52,7 +52,7 @@ fill_again(struct agent *agent, const struct agent_options *options, struct erro
         }
         TRY(agent_append(agent, &message, error));
     }
-    agent->fresh_from = resume->message_count;
+    agent_compaction_resume(agent);
     agent->turns = resume->turns;
     agent->turns_before = resume->turns;
     agent->turns_max += resume->turns;

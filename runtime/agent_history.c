@@ -172,12 +172,28 @@ static int64_t pruned_tokens(const struct agent_history *history, size_t tail) {
     return tokens;
 }
 
-static int64_t files_tokens(const struct agent_history *history) {
-    int64_t bytes = 0;
-    for (size_t i = 0; i < history->file_count; i++) {
-        bytes += (int64_t)history->files[i].length + 3;
+/* How many of the last `count` files are listed; *bytes receives what their lines take. */
+static size_t listed_files(
+    const struct agent_history *history, const struct view *files, size_t count, size_t *bytes
+) {
+    size_t most = history->files_bytes_max > 0 ? history->files_bytes_max : SIZE_MAX;
+    size_t listed = 0;
+    *bytes = 0;
+    while (listed < count && listed < AGENT_HISTORY_FILES_MAX) {
+        size_t line = files[count - listed - 1].length + strlen(FILE_MARK "\n");
+        if (line > most - *bytes) {
+            break;
+        }
+        *bytes += line;
+        listed++;
     }
-    return bytes / 3;
+    return listed;
+}
+
+static int64_t files_tokens(const struct agent_history *history) {
+    size_t bytes = 0;
+    (void)listed_files(history, history->files, history->file_count, &bytes);
+    return (int64_t)bytes / 3;
 }
 
 static int64_t
@@ -428,10 +444,10 @@ static result collect_files(
             all[found++] = history->files[i];
         }
     }
-    size_t skipped = found > AGENT_HISTORY_FILES_MAX ? found - AGENT_HISTORY_FILES_MAX : 0;
-    *has_older = *has_older || skipped > 0;
-    *count = found - skipped;
-    memcpy(out, all + skipped, *count * sizeof *out);
+    size_t bytes = 0;
+    *count = listed_files(history, all, found, &bytes);
+    *has_older = *has_older || *count < found;
+    memcpy(out, all + found - *count, *count * sizeof *out);
     return OK;
 }
 

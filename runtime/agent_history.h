@@ -55,6 +55,8 @@ struct agent_history {
     int32_t summary_tokens;   /* of the summary; before there is one, what it may have */
     const struct view *files; /* [file_count] paths that were read or written, the oldest first */
     size_t file_count;
+    size_t
+        files_bytes_max; /* of their list, the latest are on it; 0: AGENT_HISTORY_FILES_MAX alone */
     /* Whether an output can still be read by its locator, "output:7"; null: none can. Those of messages
      * below fresh_from cannot: a program that is gone kept them. */
     size_t fresh_from;

@@ -117,6 +117,8 @@ bool agent_budget_line(struct agent *agent, int64_t now_ms, char *out, size_t by
 int64_t agent_budget_call_ms(const struct agent *agent, int64_t now_ms);
 
 /* ---- agent_compaction.c ---- */
+/* What is known of a conversation that goes on. */
+void agent_compaction_resume(struct agent *agent);
 /* Before a turn: whether the context is replaced first. */
 bool agent_compaction_is_due(const struct agent *agent);
 /* For RECORD_TURN, INT32_MAX when there is nothing else to do with a longer one. */

@@ -139,6 +139,7 @@ count_tokens(struct compaction *compaction, struct view text, int32_t *sum, stru
     return OK;
 }
 
+#define FILES_SHARE    16 /* of the context may go to the list of files, 3 bytes a token */
 #define MESSAGE_TOKENS 4  /* markers around a message */
 #define CALL_TOKENS    16 /* and around a call */
 
@@ -321,6 +322,7 @@ static result work_plan(struct compaction *compaction, struct error *error) {
     history->context_messages = compaction->effect.from_message;
     history->person_message = compaction->effect.person_message;
     history->fresh_from = compaction->effect.fresh_from;
+    history->files_bytes_max = 3 * (size_t)(compaction->effect.limits.context_max / FILES_SHARE);
     history->keep_turns = compaction->effect.keep_turns;
     TRY(measure(compaction, error));
     TRY(take_files(compaction, error));

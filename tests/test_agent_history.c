@@ -359,6 +359,10 @@ static void files_survive_each_compaction(void **state) {
     assert_true(view_ends_with(content(many, 2), view_of_text("- file299.c\n(and older ones)\n")));
     assert_false(holds(content(many, 2), "- file99.c"));
     assert_true(holds(content(many, 2), "so far:\n- file100.c\n"));
+    second.history.files_bytes_max = 40; /* three lines of 13 bytes */
+    struct chat_conversation *few = build(&second.history, &plan, "Two.", &person);
+    assert_true(holds(content(few, 2), "so far:\n- file297.c\n- file298.c\n- file299.c\n(and"));
+    chat_conversation_destroy(few);
     chat_conversation_destroy(many);
     chat_conversation_destroy(made);
     chat_conversation_destroy(first);

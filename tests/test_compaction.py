@@ -237,8 +237,12 @@ def test_the_person_asks_and_goes_on():
                     for message in turn["messages"]]
         assert messages[-3:] == ["It is read.", "Go on.", "And so on."], messages
         check_contexts(world)
-        done = world.play([{"text": "Again."}], "--resume", "last", "Once more.")
-        assert named(done, "finished")[0]["stop"] == "answer"
+        done = world.play([read("file1.txt"), read("file2.txt"), read("file3.txt"), {"text": "Again."}, SUMMARY],
+                          "--resume", "last", "Once more.")
+        assert named(done, "finished")[0]["stop"] == "answer" and named(done, "compacted")
+        # The last message of the person stays word for word, also that of the run before.
+        texts = [message["text"] for message in compactions(world)[-1]["messages"]]
+        assert "Once more." in texts and texts[1] == "Read.", texts
         check_contexts(world)
 
 
