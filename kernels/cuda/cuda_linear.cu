@@ -521,17 +521,19 @@ static void launch_middle_of(struct cuda *cuda, const struct linear_job *job) {
 template <enum dtype X>
 static void launch_middle(struct cuda *cuda, const struct linear_job *job, bool is_split) {
     constexpr enum dtype W = DTYPE_FP8;
+    int64_t machine = cuda->multiprocessors;
     int64_t blocks = (int64_t)((job->rows + MIDDLE_ROWS - 1) / MIDDLE_ROWS) * job->groups *
                      ((job->out + 127) / 128) * job->slices;
     // Sums of slices of up to MIDDLE_ROWS have room: there are less than 3,200 of 16 outputs.
     if (!is_split && job->rows > MIDDLE_ROWS && job->slices > 1) {
         launch_middle_of<W, X, 2, 4, true>(cuda, job);
-    } else if (2 * blocks <= cuda->multiprocessors) {
-        launch_middle_of<W, X, 1, 4, false>(cuda, job);
-    } else if (blocks <= 2 * (int64_t)cuda->multiprocessors) {
-        launch_middle_of<W, X, 1, 8, false>(cuda, job);
-    } else {
+    } else if (job->slices == 1 || blocks > 2 * machine) {
         launch_middle_of<W, X, 2, 4, false>(cuda, job);
+    } else if (2 * blocks <= machine || (blocks > machine && 2 * blocks < 3 * machine)) {
+        // half of the machine would do nothing, or most of it wait for a few second blocks
+        launch_middle_of<W, X, 1, 4, false>(cuda, job);
+    } else {
+        launch_middle_of<W, X, 1, 8, false>(cuda, job);
     }
 }
 
