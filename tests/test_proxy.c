@@ -314,11 +314,11 @@ static void unlisted_host_is_refused_before_it_is_resolved(void **state) {
     for (size_t i = 0; i < COUNT_OF(requests); i++) {
         expect_start(ask(requests[i], port), "HTTP/1.1 403 ");
     }
+    close_proxy();
     assert_int_equal(atomic_load(&seen.resolved), 0);
     assert_int_equal(seen.refused, COUNT_OF(requests));
     assert_int_equal(seen.allowed, 0);
     assert_int_equal(loopback_accepted(server), 0);
-    close_proxy();
     loopback_stop(server);
 }
 
@@ -329,11 +329,11 @@ static void listed_name_that_leads_to_loopback_is_refused(void **state) {
     expect_start(
         ask("CONNECT allowed.test:@ HTTP/1.1\r\n\r\n", loopback_port(server)), "HTTP/1.1 403 "
     );
+    close_proxy();
     assert_int_equal(atomic_load(&seen.resolved), 1);
     assert_int_equal(seen.refused, 1);
     assert_non_null(strstr(seen.reason, "public internet"));
     assert_int_equal(loopback_accepted(server), 0);
-    close_proxy();
     loopback_stop(server);
 }
 
