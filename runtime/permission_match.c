@@ -232,8 +232,8 @@ static enum match means_words(struct view pattern, const struct shell_word *word
         if (is_rest(pattern, at, want)) {
             return all;
         }
-        if (index >= count) {
-            return MATCH_NO;
+        if (index >= count) { /* one that is expanded may be several words */
+            return all == MATCH_PERHAPS ? MATCH_PERHAPS : MATCH_NO;
         }
         enum match one = word_is_meant(want, &words[index], index == 0);
         bool is_option = index > 0 && view_starts_with(words[index].text, view_of_text("-"));
@@ -267,39 +267,27 @@ static bool runs_its_words(struct view name) {
     return is_named(name, names, COUNT_OF(names));
 }
 
-/* Commands that take program text in a word: "-c TEXT", "-e TEXT", or always. */
+/* Shells that take commands from a word ("-c TEXT") or from their input, and commands that hand their
+ * words to one. Programs of other languages can do anything, whatever they are called with. */
 static bool runs_text(const struct shell_word *words, size_t count) {
-    static const char *const always[] = {"eval", "source", ".", "trap", "ssh", "su", "runuser"};
-    static const char *const with_option[] = {
-        "sh",
-        "bash",
-        "dash",
-        "zsh",
-        "ksh",
-        "ash",
-        "fish",
-        "python",
-        "python2",
-        "python3",
-        "perl",
-        "ruby",
-        "node",
-        "deno",
-        "php",
-        "osascript",
-        "lua",
-        "xargs"};
+    static const char *const always[] = {
+        "eval", "source", ".", "trap", "alias", "ssh", "su", "runuser"};
+    static const char *const shells[] = {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"};
     struct view name = file_name(words[0].text);
-    bool takes_option = is_named(name, with_option, COUNT_OF(with_option));
-    for (size_t i = 1; takes_option && i < count; i++) {
+    bool is_shell = is_named(name, shells, COUNT_OF(shells));
+    bool has_script = false;
+    for (size_t i = 1; is_shell && i < count; i++) {
         struct view word = words[i].text;
-        bool is_short = word.length > 1 && word.data[0] == '-' && word.data[1] != '-';
-        if (is_short && (memchr(word.data, 'c', word.length) != NULL ||
-                         memchr(word.data, 'e', word.length) != NULL)) {
+        bool is_option = word.length > 1 && word.data[0] == '-';
+        bool takes_text = is_option && word.data[1] != '-' &&
+                          (memchr(word.data, 'c', word.length) != NULL ||
+                           memchr(word.data, 's', word.length) != NULL);
+        if (takes_text || words[i].is_expanded) {
             return true;
         }
+        has_script = has_script || !is_option;
     }
-    return is_named(name, always, COUNT_OF(always));
+    return (is_shell && !has_script) || is_named(name, always, COUNT_OF(always));
 }
 
 static enum match match_meant(struct view pattern, const struct shell_word *words, size_t count) {
@@ -333,7 +321,10 @@ enum match match_command(
         return is_covered ? MATCH_YES : MATCH_NO;
     }
     enum match meant = match_meant(pattern, words, part->word_count);
-    return meant == MATCH_NO && line->doubt != NULL ? MATCH_PERHAPS : meant;
+    if (meant == MATCH_YES && part->is_uncertain) {
+        return MATCH_PERHAPS;
+    }
+    return meant == MATCH_NO && line->is_open ? MATCH_PERHAPS : meant;
 }
 
 bool command_runs_others(const struct shell_word *words, size_t count) {

@@ -1,6 +1,15 @@
 /* One pass over the bytes; see permission_shell.h for what it is certain about. */
 #include "permission_shell.h"
 
+#define HERE_DOCUMENTS_MAX 8 /* of one line */
+
+/* Text behind the line, up to a line that is the delimiter. */
+struct here_document {
+    struct view delimiter;
+    bool is_quoted;   /* the delimiter was: nothing in the text is expanded */
+    bool strips_tabs; /* <<- */
+};
+
 struct splitter {
     struct view in;
     size_t at;
@@ -13,6 +22,11 @@ struct splitter {
     bool has_brace;
     bool takes_target; /* the next word is a redirection's */
     bool is_copy;      /* ... of a descriptor: >&1 */
+    bool is_delimiter; /* ... of a here-document */
+    bool strips_tabs;
+    bool in_backquotes;
+    struct here_document documents[HERE_DOCUMENTS_MAX]; /* that begin at the next newline */
+    size_t document_count;
     struct shell_part part;
 };
 
@@ -31,14 +45,20 @@ static const char *const leading_words[] = {
     "time",
     "fi",
     "done",
-    "esac"};
-static const char *const other_words[] = {
-    "for", "case", "select", "function", "in", "coproc", "[["};
+    "esac",
+    "coproc"};
+static const char *const other_words[] = {"for", "case", "select", "function", "in", "[["};
 
 static void doubt(struct splitter *splitter, const char *why) {
     if (splitter->line->doubt == NULL) {
         splitter->line->doubt = why;
     }
+}
+
+/* A command may be hidden. */
+static void doubt_all(struct splitter *splitter, const char *why) {
+    doubt(splitter, why);
+    splitter->line->is_open = true;
 }
 
 static int peek(const struct splitter *splitter, size_t ahead) {
@@ -80,17 +100,35 @@ static bool is_digits(struct view text) {
     return text.length <= 4 && parse_u64(text, &number);
 }
 
+/* The word behind a redirection. */
+static void place_target(struct splitter *splitter, struct shell_word word) {
+    struct shell_part *part = &splitter->part;
+    splitter->takes_target = false;
+    if (splitter->is_delimiter) {
+        if (splitter->document_count == HERE_DOCUMENTS_MAX) {
+            doubt_all(splitter, "more here-documents than are read");
+            return;
+        }
+        splitter->documents[splitter->document_count++] = (struct here_document){
+            .delimiter = word.text,
+            .is_quoted = splitter->is_quoted,
+            .strips_tabs = splitter->strips_tabs,
+        };
+        return;
+    }
+    bool is_harmless = splitter->is_copy
+                           ? is_digits(word.text) || view_equals_text(word.text, "-")
+                           : view_equals_text(word.text, "/dev/null") && !word.is_expanded;
+    part->is_redirected = part->is_redirected || !is_harmless;
+}
+
 /* What the word at hand is in its command. */
 static void place_word(struct splitter *splitter, struct shell_word word) {
     struct shell_line *line = splitter->line;
     struct shell_part *part = &splitter->part;
     bool is_first = part->word_count == 0;
     if (splitter->takes_target) {
-        bool is_harmless = splitter->is_copy
-                               ? is_digits(word.text) || view_equals_text(word.text, "-")
-                               : view_equals_text(word.text, "/dev/null") && !word.is_expanded;
-        part->is_redirected = part->is_redirected || !is_harmless;
-        splitter->takes_target = false;
+        place_target(splitter, word);
         return;
     }
     if (is_first && is_assignment(word.text)) {
@@ -104,6 +142,7 @@ static void place_word(struct splitter *splitter, struct shell_word word) {
     }
     if (is_plain && is_among(word.text, other_words, COUNT_OF(other_words))) {
         doubt(splitter, "a reserved word of the shell");
+        line->is_open = line->is_open || view_equals_text(word.text, "function");
     }
     for (size_t i = 0; is_first && i < word.text.length; i++) {
         if (word.text.data[i] >= 0x80) {
@@ -111,7 +150,7 @@ static void place_word(struct splitter *splitter, struct shell_word word) {
         }
     }
     if (line->word_count == PERMISSION_WORDS_MAX) {
-        doubt(splitter, "more words than are read");
+        doubt_all(splitter, "more words than are read");
         return;
     }
     if (is_first) {
@@ -134,6 +173,7 @@ static void end_word(struct splitter *splitter) {
     }
     if (splitter->has_brace && !view_equals_text(word.text, "{}")) {
         doubt(splitter, "a brace");
+        word.is_expanded = true;
     }
     place_word(splitter, word);
     splitter->word = (struct shell_word){0};
@@ -152,7 +192,7 @@ static void end_part(struct splitter *splitter) {
     }
     if (part->word_count > 0 || part->is_assigned || part->is_redirected) {
         if (line->part_count == PERMISSION_PARTS_MAX) {
-            doubt(splitter, "more commands than are read");
+            doubt_all(splitter, "more commands than are read");
         } else {
             line->parts[line->part_count++] = *part;
         }
@@ -168,7 +208,7 @@ static void take_single_quotes(struct splitter *splitter) {
     for (;;) {
         int c = peek(splitter, 0);
         if (c < 0) {
-            doubt(splitter, "a quote that is not closed");
+            doubt_all(splitter, "a quote that is not closed");
             return;
         }
         splitter->at += 1;
@@ -185,19 +225,24 @@ static void take_double_quotes(struct splitter *splitter) {
     for (;;) {
         int c = peek(splitter, 0);
         if (c < 0) {
-            doubt(splitter, "a quote that is not closed");
+            doubt_all(splitter, "a quote that is not closed");
             return;
         }
         splitter->at += 1;
         if (c == '"') {
             return;
         }
+        if (c == '`' || (c == '$' && peek(splitter, 0) == '(')) {
+            doubt_all(splitter, "a substitution in quotes");
+        }
         if (c == '$' || c == '`') {
             doubt(splitter, "an expansion");
+            splitter->word.is_expanded = true;
         } else if (c == '\\') {
             int next = peek(splitter, 0);
             if (next == '\n') {
-                doubt(splitter, "a line that goes on");
+                splitter->at += 1; /* the line goes on: neither is there */
+                continue;
             }
             if (next == '$' || next == '`' || next == '"' || next == '\\') {
                 c = next;
@@ -211,9 +256,12 @@ static void take_double_quotes(struct splitter *splitter) {
 static void take_backslash(struct splitter *splitter) {
     int next = peek(splitter, 1);
     splitter->at += 1;
-    if (next < 0 || next == '\n') {
-        doubt(splitter, "a line that goes on");
-        splitter->at += next < 0 ? 0 : 1;
+    if (next < 0) {
+        doubt_all(splitter, "a backslash at the end");
+        return;
+    }
+    if (next == '\n') {
+        splitter->at += 1; /* the line goes on: neither is there */
         return;
     }
     splitter->is_quoted = true;
@@ -238,9 +286,11 @@ static void take_redirection(struct splitter *splitter) {
         doubt(splitter, "a redirection without a file");
         splitter->part.is_redirected = true;
     }
+    splitter->is_delimiter = first == '<' && second == '<' && peek(splitter, 2) != '<';
     if (first == '<' && second == '<') {
         doubt(splitter, "a here-document");
-        length = 2;
+        splitter->strips_tabs = splitter->is_delimiter && peek(splitter, 2) == '-';
+        length = splitter->is_delimiter && !splitter->strips_tabs ? 2 : 3;
     } else if (second == '>' || (first == '>' && second == '|')) {
         length = 2;
     }
@@ -250,14 +300,47 @@ static void take_redirection(struct splitter *splitter) {
     splitter->at += length;
 }
 
+/* Behind a newline: skips the text of a here-document. */
+static void skip_document(struct splitter *splitter, const struct here_document *document) {
+    while (splitter->at < splitter->in.length) {
+        size_t newline = view_find(splitter->in, view_of_text("\n"), splitter->at);
+        size_t end = newline == SIZE_MAX ? splitter->in.length : newline;
+        struct view line = view_slice(splitter->in, splitter->at, end - splitter->at);
+        splitter->at = end + (newline == SIZE_MAX ? 0 : 1);
+        while (document->strips_tabs && view_starts_with(line, view_of_text("\t"))) {
+            line = view_slice(line, 1, line.length);
+        }
+        if (view_equals(line, document->delimiter)) {
+            return;
+        }
+        bool runs = view_find(line, view_of_text("$("), 0) != SIZE_MAX ||
+                    view_find(line, view_of_text("`"), 0) != SIZE_MAX ||
+                    view_ends_with(line, view_of_text("\\"));
+        if (runs && !document->is_quoted) {
+            doubt_all(splitter, "a substitution in a here-document");
+        }
+    }
+    doubt_all(splitter, "a here-document that does not end");
+}
+
+static void skip_documents(struct splitter *splitter) {
+    for (size_t i = 0; i < splitter->document_count; i++) {
+        skip_document(splitter, &splitter->documents[i]);
+    }
+    splitter->document_count = 0;
+}
+
 /* At ; & | ( ) or a newline: where a command ends. */
 static void take_separator(struct splitter *splitter) {
     int first = peek(splitter, 0);
     int second = peek(splitter, 1);
     end_part(splitter);
     splitter->at += 1;
-    if (first == '(' || first == ')') {
+    if (first == '\n') {
+        skip_documents(splitter);
+    } else if (first == '(' || first == ')') {
         doubt(splitter, "a parenthesis");
+        splitter->part.is_uncertain = first == ')';
     } else if (first == ';' && second == ';') {
         doubt(splitter, "';;'");
     } else if (first == '&' && (second == '>' || second == '<')) {
@@ -275,14 +358,26 @@ static void take_comment(struct splitter *splitter) {
     }
 }
 
+/* The first of two begins commands, the second one ends them; both are part of a word. */
+static void take_backquote(struct splitter *splitter) {
+    doubt(splitter, "an expansion");
+    if (!splitter->in_backquotes) {
+        splitter->word.is_expanded = true;
+        put(splitter, '`');
+    }
+    end_part(splitter);
+    splitter->part.is_uncertain = splitter->in_backquotes;
+    splitter->in_backquotes = !splitter->in_backquotes;
+}
+
 /* An ordinary byte of a word, or one that a shell would expand. */
 static void take_byte(struct splitter *splitter, int c) {
     splitter->at += 1;
     if (c == '$') {
         doubt(splitter, "an expansion");
+        splitter->word.is_expanded = true;
     } else if (c == '`') {
-        doubt(splitter, "an expansion");
-        end_part(splitter);
+        take_backquote(splitter);
         return;
     } else if (c == '{' || c == '}') {
         splitter->has_brace = true;
@@ -344,11 +439,11 @@ static void check_characters(struct splitter *splitter) {
         uint32_t c = 0;
         size_t length = utf8_decode(view_slice(splitter->in, at, 4), &c);
         if (length == 0) {
-            doubt(splitter, "bytes that are no UTF-8");
+            doubt_all(splitter, "bytes that are no UTF-8");
             return;
         }
         if (c == 0 || is_hidden(c)) {
-            doubt(splitter, "a character that does not show");
+            doubt_all(splitter, "a character that does not show");
             return;
         }
         at += length;
@@ -359,7 +454,7 @@ result shell_split(struct view command, struct shell_line *out, struct error *er
     *out = (struct shell_line){0};
     struct splitter splitter = {.in = command, .line = out};
     if (command.length > PERMISSION_QUESTION_BYTES) {
-        out->doubt = "more text than is read";
+        doubt_all(&splitter, "more text than is read");
         return OK;
     }
     out->text = malloc(command.length + 1);
@@ -372,6 +467,9 @@ result shell_split(struct view command, struct shell_line *out, struct error *er
         ASSERT(splitter.text_length <= splitter.at); /* a byte is written once at most */
     }
     end_part(&splitter);
+    if (splitter.document_count > 0) {
+        doubt_all(&splitter, "a here-document that does not end");
+    }
     return OK;
 }
 

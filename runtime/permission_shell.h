@@ -2,8 +2,10 @@
  *
  * It reads words, quotes, redirections, comments and ; & && || | and newlines. Anything that a shell
  * would still expand or that another shell would read differently makes the line unsure: $, `, (),
- * braces, here-documents, reserved words, characters that do not show. An unsure line is still split as
- * well as it goes, for rules that deny. Internal to permission*.c. Thread: any.
+ * braces, here-documents, reserved words, characters that do not show. Rules that allow do not apply
+ * to it. For rules that deny it is split all the same, into its substitutions too: a word that is
+ * expanded may be any text; where a command may be hidden the line is open. Internal to
+ * permission*.c. Thread: any.
  */
 #ifndef HEARTH_RUNTIME_PERMISSION_SHELL_H
 #define HEARTH_RUNTIME_PERMISSION_SHELL_H
@@ -12,17 +14,19 @@
 
 struct shell_word {
     struct view text; /* without its quotes */
-    bool is_expanded; /* an unquoted *, ?, [ or a leading ~: the shell makes others of it */
+    bool is_expanded; /* the shell makes other text of it: $, `, a brace, *, ?, [, a leading ~ */
 };
 
 struct shell_part {
     size_t word_at, word_count; /* may be 0: a redirection or an assignment alone */
     bool is_assigned;           /* NAME=VALUE stood in front */
     bool is_redirected;         /* from or to a file that is not /dev/null */
+    bool is_uncertain;          /* may be further words of a command, behind a substitution */
 };
 
 struct shell_line {
     const char *doubt; /* why the line is unsure, a noun phrase; null: it is sure */
+    bool is_open;      /* commands may run that are not among the parts */
     struct shell_word words[PERMISSION_WORDS_MAX];
     size_t word_count;
     struct shell_part parts[PERMISSION_PARTS_MAX];
