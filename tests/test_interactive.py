@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import queue
+import resource
 import shutil
 import signal
 import sqlite3
@@ -704,6 +705,49 @@ def test_a_worktree_leaves_the_workspace_alone():
             assert run.wait("tool_result")["text"].startswith("new")
             run.wait("idle", stop="answer")
             run.end()
+
+
+# ---- faults --------------------------------------------------------------------------------------
+
+
+def test_a_workspace_that_is_deleted_ends_the_run_in_one_line():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([say("a"), call("echo hi > x")]) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            shutil.rmtree(one.work)
+            run.message("two")
+            finished = run.finish(3)
+            assert finished["stop"] == "tool" and "No such file" in finished["detail"], finished
+        assert run.error.count("\n") == 1, run.error
+        one.work.mkdir()
+        with one.run([say("back")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("three")
+            run.wait("idle", stop="answer")
+            run.end()
+
+
+def test_a_record_that_cannot_be_written_ends_the_run_in_one_line():
+    test_cli.needs_sandbox()
+    with session() as one:
+        path = one.folder / "script.json"
+        path.write_text(json.dumps({"turns": [call(f"echo {i} {'x' * 200}") for i in range(300)]}))
+        limit = 400 << 10  # no file grows beyond, as on a full disk
+        done = subprocess.run(
+            [PROGRAM, "run", "task", "--json", "--state", str(one.state), "-C", str(one.work),
+             "--cache", "off", "--max-turns", "400"],
+            env=dict(os.environ, HEARTH_SCRIPT=str(path)), stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, timeout=2 * WAIT,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        assert done.returncode == 5 and done.stderr.count(b"\n") == 1, done.stderr
+        with one.run([say("back")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("go on")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert one.messages()[-1] == ("assistant", "back")
 
 
 # ---- ends ----------------------------------------------------------------------------------------
