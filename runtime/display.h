@@ -95,6 +95,7 @@ struct run_event {
 
     const struct workspace_difference *difference; /* CHANGES */
     const char *commit_before, *commit_after;
+    bool shows_patch; /* CHANGES: the difference itself, where it is there */
 
     size_t queued;                    /* QUEUED: messages that wait */
     uint64_t question;                /* ASK: for the answer, see loop.h */
@@ -119,6 +120,7 @@ struct display_options {
     bool has_colour;
     int width;  /* columns; 0: 80 */
     int height; /* rows; 0: 24 */
+    bool keeps_markdown; /* the model's text is shown as it stands, in the live view, too */
 };
 
 struct display;

@@ -7,6 +7,8 @@
 
 #include <inttypes.h>
 
+#define PATCH_LINES_SHOWN 1000
+
 /* The value of a member as text for people. */
 static struct view member_text(struct json_value member) {
     struct view value = {0};
@@ -316,6 +318,37 @@ static bool is_said_by_cut(const struct run_event *event) {
                       event->reason == FINISH_OPEN_CALL);
 }
 
+static void put_ask(struct lines *lines, const struct run_event *event) {
+    bool is_any = event->has_always && event->pattern.length == 0;
+    char pattern[200] = "";
+    if (event->has_always) {
+        int length = snprintf(pattern, sizeof pattern, "%.*s", VIEW_ARGUMENTS(event->pattern));
+        ASSERT(length >= 0); /* a long one is cut */
+    }
+    lines_format(
+        lines,
+        STYLE_HEADING,
+        "? may %.*s run? %.*s%s%s%s",
+        VIEW_ARGUMENTS(event->call->name),
+        VIEW_ARGUMENTS(event->reason_text),
+        event->has_always ? "; always: " : "",
+        is_any ? "any call of it" : "",
+        pattern
+    );
+}
+
+static void put_compacted(struct lines *lines, const struct run_event *event) {
+    lines_format(
+        lines,
+        STYLE_DIM,
+        "# the context was made shorter: %d tokens, now %d; outputs removed: %d",
+        event->tokens_before,
+        event->tokens_after,
+        event->outputs_removed
+    );
+    lines_excerpt(lines, &(struct excerpt){.style = STYLE_DIM, .prefix = "# | "}, event->text);
+}
+
 /* How a person and the host came to terms; false for any other event. */
 static bool put_interactive(struct lines *lines, const struct run_event *event) {
     if (event->type == RUN_IDLE) {
@@ -334,13 +367,7 @@ static bool put_interactive(struct lines *lines, const struct run_event *event) 
     } else if (event->type == RUN_USER) {
         lines_excerpt(lines, &(struct excerpt){.prefix = "you: "}, event->text);
     } else if (event->type == RUN_ASK) {
-        lines_format(
-            lines,
-            STYLE_HEADING,
-            "? may %.*s run? %.*s",
-            VIEW_ARGUMENTS(event->call->name),
-            VIEW_ARGUMENTS(event->reason_text)
-        );
+        put_ask(lines, event);
     } else if (event->type == RUN_DECISION) {
         bool is_allowed = strcmp(event->verdict, "allow") == 0;
         if (!is_allowed || strcmp(event->decided_by, "person") == 0) {
@@ -357,13 +384,7 @@ static bool put_interactive(struct lines *lines, const struct run_event *event) 
     } else if (event->type == RUN_HOOK) {
         lines_format(lines, STYLE_DIM, "# hook %s: %.*s", event->hook, VIEW_ARGUMENTS(event->text));
     } else if (event->type == RUN_COMPACTED) {
-        lines_format(
-            lines,
-            STYLE_DIM,
-            "# the context was made shorter: %d tokens, now %d",
-            event->tokens_before,
-            event->tokens_after
-        );
+        put_compacted(lines, event);
     } else {
         return false;
     }
@@ -395,6 +416,10 @@ void display_put_event(struct lines *lines, const struct run_event *event) {
         display_put_result(lines, event->tool);
     } else if (event->type == RUN_CHANGES) {
         put_changes(lines, event->difference);
+        if (event->shows_patch && event->difference->patch_bytes > 0) {
+            struct view patch = view_of(event->difference->patch, event->difference->patch_bytes);
+            diff_put(lines, "", patch, PATCH_LINES_SHOWN);
+        }
     } else if (event->type == RUN_NOTE) {
         lines_format(lines, STYLE_DIM, "# %.*s", VIEW_ARGUMENTS(event->text));
     } else if (event->type == RUN_RESUMED) {

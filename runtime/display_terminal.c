@@ -79,6 +79,9 @@ result live_create(
         live_destroy(live);
         return created;
     }
+    if (options->keeps_markdown) {
+        markdown_keep_source(live->markdown);
+    }
     set_size(live, options->width, options->height);
     *out = live;
     return OK;

@@ -258,6 +258,7 @@ static void show_result(struct run_command_work *work) {
             .difference = &work->difference,
             .commit_before = run->recorder.commit_first,
             .commit_after = work->commit,
+            .shows_patch = true,
         };
         run_show(run, &changes);
     }

@@ -35,6 +35,7 @@ struct markdown {
     bool item_has_blank;
     bool has_blank; /* since the last block that was shown */
     bool has_shown;
+    bool keeps_source;
 };
 
 result markdown_create(struct markdown **out, struct error *error) {
@@ -54,6 +55,10 @@ void markdown_destroy(struct markdown *markdown) {
         buffer_deinit(&markdown->block);
         free(markdown);
     }
+}
+
+void markdown_keep_source(struct markdown *markdown) {
+    markdown->keeps_source = true;
 }
 
 struct view markdown_tail(const struct markdown *markdown) {
@@ -261,6 +266,11 @@ static void take_line(struct markdown *markdown, size_t length, struct lines *li
     size_t at = markdown->line_at;
     struct view line = view_slice(buffer_view(&markdown->block), at, length);
     enum line_class class = classify(line);
+    if (markdown->keeps_source) {
+        lines_put_line(lines, STYLE_TEXT, "", line);
+        buffer_consume(&markdown->block, length + 1);
+        return;
+    }
     if (markdown->kind == KIND_FENCE) {
         ASSERT(at == 0);
         if (closes_fence(markdown, line)) {
@@ -301,8 +311,12 @@ static void take_line(struct markdown *markdown, size_t length, struct lines *li
 static void cut_long(struct markdown *markdown, struct lines *lines) {
     struct view part = view_slice(buffer_view(&markdown->block), 0, MARKDOWN_BLOCK_BYTES_MAX);
     part.length = utf8_valid_prefix(part);
-    if (markdown->kind == KIND_FENCE) {
-        code_line(markdown, part, lines);
+    if (markdown->kind == KIND_FENCE || markdown->keeps_source) {
+        if (markdown->keeps_source) {
+            lines_put_line(lines, STYLE_TEXT, "", part);
+        } else {
+            code_line(markdown, part, lines);
+        }
         buffer_consume(&markdown->block, part.length);
         return;
     }

@@ -17,6 +17,8 @@ struct markdown;
 /* Expected errors: MEMORY. */
 MUST_CHECK result markdown_create(struct markdown **out, struct error *error);
 void markdown_destroy(struct markdown *markdown);
+/* From now on lines are shown as they stand, harmless all the same. */
+void markdown_keep_source(struct markdown *markdown);
 /* Any bytes, cut anywhere. Blocks that ended are appended to `lines`. */
 void markdown_append(struct markdown *markdown, struct view text, struct lines *lines);
 /* Ends the text: nothing is unfinished, and the next one begins anew. */

@@ -240,6 +240,10 @@ static result
 host_open_view(struct run_host *host, const struct run_settings *settings, struct error *error) {
     bool json = cli_has(settings->arguments, "json");
     struct display_options options = display_options_for(STDOUT_FILENO, json);
+    enum config_colour colour = settings->config->terminal_colour;
+    options.has_colour = options.form == DISPLAY_TERMINAL && colour != CONFIG_COLOUR_NEVER &&
+                         (options.has_colour || colour == CONFIG_COLOUR_ALWAYS);
+    options.keeps_markdown = !settings->config->terminal_markdown;
     TRY(loop_create(&host->loop, error));
     TRY(loop_output(host->loop, STDOUT_FILENO, &host->output, error));
     TRY(display_create(&host->display, &options, host->output, error));

@@ -26,6 +26,17 @@ void terminal_say(struct terminal *terminal, const char *text) {
     display_say(terminal->options.display, view_of_text(text));
 }
 
+static const char *prefix_of(const struct terminal *terminal, int width) {
+    bool is_wide = width >= WIDE_COLUMNS;
+    if (!terminal->is_asking) {
+        return "> ";
+    }
+    if (!terminal->has_always) {
+        return is_wide ? "allow? y once, n no and why: " : "y/n? ";
+    }
+    return is_wide ? "allow? y once, a always, n no and why: " : "y/a/n? ";
+}
+
 void terminal_draw(struct terminal *terminal) {
     if (!terminal->is_attached || terminal->is_paused) {
         return;
@@ -33,11 +44,7 @@ void terminal_draw(struct terminal *terminal) {
     int width = display_width(terminal->options.display);
     int rows = display_height(terminal->options.display) / 2;
     struct prompt_request request = {
-        .first = view_of_text(
-            !terminal->is_asking    ? "> "
-            : width >= WIDE_COLUMNS ? "allow? y once, a always, n no and why: "
-                                    : "y/a/n? "
-        ),
+        .first = view_of_text(prefix_of(terminal, width)),
         .width = width,
         .rows_max = rows < 2                 ? 2
                     : rows > PROMPT_ROWS_MAX ? PROMPT_ROWS_MAX
@@ -64,6 +71,7 @@ static void ask(struct terminal *terminal, const struct run_event *event) {
     }
     terminal->is_asking = true;
     terminal->question = event->question;
+    terminal->has_always = event->has_always;
 }
 
 static void keep_model(struct terminal *terminal, const struct run_event *event) {

@@ -56,13 +56,17 @@ static void answer(struct terminal *terminal, struct view line) {
     struct run_input input = {.type = RUN_INPUT_ANSWER, .question = terminal->question};
     if (is_word(line, "yes", &rest) && rest.length == 0) {
         input.answer = RUN_ANSWER_YES;
-    } else if (is_word(line, "always", &rest) && rest.length == 0) {
+    } else if (terminal->has_always && is_word(line, "always", &rest) && rest.length == 0) {
         input.answer = RUN_ANSWER_ALWAYS;
     } else if (is_word(line, "no", &rest)) {
         input.answer = RUN_ANSWER_NO;
         input.text = rest;
     } else {
-        terminal_say(terminal, "y: once, a: always, n: no, and why if you like");
+        terminal_say(
+            terminal,
+            terminal->has_always ? "y: once, a: always, n: no, and why if you like"
+                                 : "y: once, n: no, and why if you like"
+        );
         return;
     }
     /* The text lies in the editor, which gets the draft back. */

@@ -33,6 +33,7 @@ struct terminal {
 
     bool is_idle;
     bool is_asking; /* the line is an answer to: */
+    bool has_always;
     uint64_t question;
     struct buffer draft; /* what was typed when the question came */
     int64_t escape_ms, interrupt_ms;

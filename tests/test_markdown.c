@@ -209,6 +209,24 @@ static void characters_without_width_do_not_heap_up(void **state) {
     lines_deinit(&lines);
 }
 
+static void source_may_be_kept(void **state) {
+    (void)state;
+    struct lines lines;
+    struct markdown *markdown = NULL;
+    struct error error = {0};
+    const struct view text = view_of_text("# T\n\n\n**b**  `c`\x1b[m\n```\n x\n");
+    lines_init(&lines, 40, true);
+    assert_true(is_ok(markdown_create(&markdown, &error)));
+    markdown_keep_source(markdown);
+    for (size_t at = 0; at < text.length; at += 3) {
+        markdown_append(markdown, view_slice(text, at, 3), &lines);
+    }
+    markdown_end(markdown, &lines);
+    assert_string_equal(buffer_text(&lines.text), "# T\n\n\n**b**  `c`\\x1b[m\n```\n x\n");
+    markdown_destroy(markdown);
+    lines_deinit(&lines);
+}
+
 /* ---- differences ---------------------------------------------------------------------------- */
 
 static void a_change_shows_what_differs_and_what_lies_beside(void **state) {
@@ -285,6 +303,7 @@ int main(void) {
         cmocka_unit_test(hostile_text_is_harmless),
         cmocka_unit_test(a_megabyte_of_one_mark_is_bounded),
         cmocka_unit_test(characters_without_width_do_not_heap_up),
+        cmocka_unit_test(source_may_be_kept),
         cmocka_unit_test(a_change_shows_what_differs_and_what_lies_beside),
         cmocka_unit_test(an_added_or_removed_end_is_shown),
         cmocka_unit_test(a_patch_has_colours_and_an_end),

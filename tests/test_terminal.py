@@ -58,6 +58,11 @@ class Place:
         return dict(kept, HEARTH_SCRIPT=str(self.folder / "script.json"), HOME=str(self.folder),
                     XDG_CONFIG_HOME=str(self.folder / "config"), **more)
 
+    def configure(self, **settings):
+        folder = self.folder / "config" / "hearth"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(settings))
+
     def command(self, *arguments):
         return [PROGRAM, "run", "-C", str(self.work), "--state", str(self.state), *SLOW_LIMITS,
                 *arguments]
@@ -108,6 +113,10 @@ class Screen:
             assert time.monotonic() < deadline, f"{wanted} not {without} in:\n{text}"
             time.sleep(0.02)
 
+    def has_style(self, code, text):
+        """Whether the text begins with that style; what tmux says of it beside that does not count."""
+        return re.search(rf"\x1b\[[0-9;]*{code}m(\x1b\[[0-9;]*m)*" + re.escape(text), self.text("-e")) is not None
+
     def type(self, text):
         subprocess.run([*self.tmux, "send-keys", "-l", text], check=True)
 
@@ -137,7 +146,7 @@ def test_an_answer_is_formatted_and_the_session_goes_on():
             screen.enter("first message")
             text = screen.wait("end", "waiting | ")
             assert "\nTitle\n\nSome bold text\n\n- one\n- two\n\n  int x;\nend\n" in text, text
-            assert re.search(r"\x1b\[[0-9;]*1m(\x1b\[[0-9;]*m)*Title", screen.text("-e")), screen.text("-e")
+            assert screen.has_style(1, "Title"), screen.text("-e")
             assert text.count("first message") == 1, text
             screen.enter("and more")
             text = screen.wait("second answer", "you: and more")
@@ -280,8 +289,7 @@ def test_an_edit_is_shown_as_a_difference():
             screen.enter("go")
             text = screen.wait("done it")
             assert "> edit a.c\n    one\n  - two\n  + 2\n    three\n" in text, text
-            styled = screen.text("-e")
-            assert "\x1b[31m  - two" in styled and "\x1b[32m  + 2" in styled, styled
+            assert screen.has_style(31, "  - two") and screen.has_style(32, "  + 2"), screen.text("-e")
 
 
 def test_an_interrupt_gives_the_prompt_back_and_two_end():
@@ -314,8 +322,7 @@ def test_escape_twice_steers():
 def test_questions_are_answered_with_a_word_and_enter():
     test_cli.needs_sandbox()
     with Place() as place:
-        (place.folder / "config" / "hearth").mkdir(parents=True)
-        (place.folder / "config" / "hearth" / "config.json").write_text('{"policy": "ask"}')
+        place.configure(policy="ask")
         turns = [call("echo first"), call("echo second"), call("echo third"), say("over")]
         with Screen(place, place.command(), turns) as screen:
             screen.idle()
@@ -333,6 +340,55 @@ def test_questions_are_answered_with_a_word_and_enter():
             screen.type("y")
             screen.keys("Enter")
             screen.wait("| third", "over", "waiting | ")
+
+
+def test_always_is_not_asked_again():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        place.configure(policy="ask")
+        turns = [call("echo same"), call("echo same"), say("over")]
+        with Screen(place, place.command(), turns) as screen:
+            screen.idle()
+            screen.type("a draft")  # is there again after the question
+            screen.wait("> a draft")
+            screen.keys("Enter")
+            screen.type("next dra")
+            screen.wait("allow? y once, a always")
+            screen.enter("a")
+            text = screen.wait("over", "> next dra", "waiting | ")
+            assert text.count("? may shell run?") == 1, text
+
+
+def test_what_changed_is_shown_and_taken_back():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        (place.work / "a.txt").write_text("old line\n")
+        with Screen(place, place.command(), [call("echo new line > a.txt"), say("over")]) as screen:
+            screen.idle()
+            screen.enter("go")
+            screen.wait("over", "waiting | ")
+            screen.enter("/diff")
+            screen.wait("1 file changed", "-old line\n+new line\n")
+            assert screen.has_style(31, "-old line") and screen.has_style(32, "+new line"), screen.text("-e")
+            screen.enter("/undo")
+            screen.wait("1 files put back")
+            assert (place.work / "a.txt").read_text() == "old line\n"
+            screen.enter("/budget")
+            screen.wait("# context ")
+            screen.keys("C-d")
+            text = screen.ended()
+            assert text.count("+new line\n") == 1, text  # not again at the end
+
+
+def test_colour_and_markdown_are_switched_off_by_the_configuration():
+    with Place() as place:
+        place.configure(terminal={"colour": "never", "markdown": False})
+        with Screen(place, place.command(), [say("# T\n**b**  `c`\n\n- x\n\n```\ny\n```\nend")]) as screen:
+            screen.idle()
+            screen.enter("go")
+            text = screen.wait("end", "waiting | ")
+            assert "# T\n**b**  `c`\n\n- x\n\n```\ny\n```\nend\n" in text, text
+            assert "\x1b[" not in screen.text("-e")
 
 
 def test_several_lines_are_typed_and_pasted():
