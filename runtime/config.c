@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PATHS_BYTES_MAX            ((size_t)2 * PATH_MAX)
@@ -99,6 +100,22 @@ static result find_user_file(
     );
 }
 
+/* Whoever can change the file decides what runs outside of the sandbox. */
+static result check_owner(const char *file, struct error *error) {
+    struct stat about;
+    bool is_there = stat(file, &about) == 0;
+    bool is_foreign = is_there && geteuid() != 0 && about.st_uid != geteuid() && about.st_uid != 0;
+    if (is_foreign || (is_there && (about.st_mode & S_IWOTH) != 0)) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "%.300s: others than the user can change it: see its owner and mode",
+            file
+        );
+    }
+    return OK;
+}
+
 static result read_user_file(struct loading *loading, struct error *error) {
     const char *file = NULL;
     const char *directory = NULL;
@@ -110,6 +127,7 @@ static result read_user_file(struct loading *loading, struct error *error) {
     if (file == NULL) {
         return OK;
     }
+    TRY(check_owner(file, error));
     result read = file_read(file, &text, error);
     if (read.code == RESULT_NOT_FOUND && loading->options->user_file == NULL) {
         return OK;

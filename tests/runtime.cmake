@@ -26,6 +26,7 @@ hearth_program_test(test_resume hearth 1200)
 hearth_program_test(test_branch hearth 1200)
 hearth_program_test(test_interactive hearth_scripted 600)
 hearth_program_test(test_commands hearth_scripted 600)
+hearth_program_test(test_config_cli hearth_scripted 600)
 hearth_program_test(test_endurance hearth_scripted 1200)
 hearth_program_test(test_compaction hearth_scripted 900)
 

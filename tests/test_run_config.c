@@ -498,6 +498,11 @@ static void files_that_are_none_are_one_error(void **state) {
     assert_int_equal(config_load(&named, &config, &error).code, RESULT_NOT_FOUND);
     (void)unlink(user_file);
     (void)unlink(project_file);
+    write_text(user_file, "{}");
+    assert_int_equal(chmod(user_file, 0666), 0);
+    assert_int_equal(config_load(&options, &config, &error).code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "others than the user"));
+    assert_int_equal(unlink(user_file), 0);
     assert_int_equal(mkfifo(user_file, 0600), 0); /* nobody writes: reading it would wait */
     assert_true(is_failed(config_load(&options, &config, &error)));
     assert_int_equal(unlink(user_file), 0);

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""hearth config, and a run under files of a configuration: test_config_cli.py HEARTH_SCRIPTED [NAME-PART]..."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import test_cli
+
+HEARTH = os.path.abspath(sys.argv[1])
+
+
+class Place:
+    """A workspace and a user's directory of the configuration."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="hearth-config-", dir="/var/tmp")  # commands see no /tmp
+        self.path = Path(self.folder.name)
+        self.work, self.user = self.path / "work", self.path / "user" / "hearth"
+        self.script = self.path / "script.json"
+        self.script.write_text('{"turns": []}')
+        (self.work / ".hearth").mkdir(parents=True)
+        self.user.mkdir(parents=True)
+        return self
+
+    def __exit__(self, *unused):
+        self.folder.cleanup()
+
+    def write(self, user=None, project=None):
+        for folder, value in ((self.user, user), (self.work / ".hearth", project)):
+            if value is not None:
+                (folder / "config.json").write_text(value if isinstance(value, str) else json.dumps(value))
+
+    def hearth(self, *arguments):
+        known = {"XDG_CONFIG_HOME": str(self.path / "user"), "HOME": str(self.path), "HEARTH_SCRIPT": str(self.script)}
+        return subprocess.run([HEARTH, *arguments], cwd=self.work, stdin=subprocess.DEVNULL, capture_output=True,
+                              env={**os.environ, **known}, timeout=300)
+
+    def run(self, turns, *options):
+        """The events of a run without anybody to ask."""
+        self.script.write_text(json.dumps({"turns": turns + [{"text": "done"}]}))
+        done = self.hearth("run", "--json", "--state", str(self.path / "state"), *options, "task")
+        assert done.returncode == 0, done
+        return [json.loads(line) for line in done.stdout.decode().splitlines()]
+
+
+def shell(command):
+    return {"calls": [{"name": "shell", "arguments": {"command": command}}]}
+
+
+def texts(events, event):
+    return [one.get("text", "") for one in events if one["event"] == event]
+
+
+def test_text_shows_value_and_place():
+    with Place() as place:
+        place.write({"effort": 20, "rules": [{"tool": "shell", "pattern": "git *", "action": "allow"}]},
+                    "{\n\"policy\": \"ask\",\n\"mcp\": {\"a\": {\"command\": [\"b\"]}}}")
+        done = test_cli.check(place.hearth("config", "--set", "budget.calls=5"), 0)
+        lines = [" ".join(line.split()) for line in done.stdout.decode().splitlines()]
+        user, project = place.user / "config.json", place.work / ".hearth" / "config.json"
+        assert f"effort 20 {user}:1" in lines, lines
+        assert f"policy \"ask\" {project}:2" in lines, lines
+        assert f"rules allow shell git * {user}:1" in lines, lines
+        assert "budget.calls 5 --set" in lines and "backend \"auto\" default" in lines, lines
+        assert any(line.startswith(f"# {project}:3: 'mcp' does not count") for line in lines), lines
+        done = test_cli.check(place.hearth("config", "--no-project"), 0)
+        assert b"does not count" not in done.stdout
+
+
+def test_json_is_one_object_without_secrets():
+    with Place() as place:
+        place.write({"mcp": {"a": {"command": ["b"], "env": {"TOKEN": "sesame"}}}, "trust": [str(place.work)]})
+        done = test_cli.check(place.hearth("config", "--json"), 0)
+        assert b"sesame" not in done.stdout
+        shown = json.loads(done.stdout)
+        assert shown["trusted"] is True and shown["project_file"] is None
+        assert shown["values"]["mcp"]["origin"] == {
+            "source": "user", "name": str(place.user / "config.json"), "line": 1}
+        assert list(shown["values"])[0] == "model" and len(shown["values"]) == 30
+        assert json.loads(place.hearth("config", "policy").stdout) == "workspace-write"
+
+
+def test_path_says_where_files_are():
+    with Place() as place:
+        assert place.hearth("config", "path").stdout.decode() == f"{place.user}/config.json\n"
+        assert place.hearth("config", "path", "--project").stdout.decode() == f"{place.work}/.hearth/config.json\n"
+
+
+def test_wrong_ones_are_one_line():
+    with Place() as place:
+        for user, project, status, words in (
+                ({"polcy": "ask"}, None, 5, "'polcy' is not a key: did you mean 'policy'"),
+                ("{", None, 5, "JSON ends"),
+                ({}, {"state": "x"}, 5, "no place in a project's file")):
+            place.write(user, project if project is not None else {})
+            done = test_cli.check(place.hearth("config"), status, err=words)
+            assert done.stdout == b"" and done.stderr.count(b"\n") == 1, done
+        place.write({}, {})
+        test_cli.check(place.hearth("config", "nonsense"), 2, err="'nonsense' is not a key")
+        test_cli.check(place.hearth("config", "--set", "efort=1"), 2, err="did you mean 'effort'")
+        test_cli.check(place.hearth("config", "--config", "missing"), 5, err="no such file")
+
+
+def test_a_project_narrows_what_a_run_may_do():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        place.write({}, {"rules": [{"tool": "shell", "pattern": "rm *", "action": "deny"}]})
+        (place.work / "kept").write_text("x")
+        events = place.run([shell("ls; rm kept"), shell("echo {} > .hearth/config.json; true"),
+                            {"calls": [{"name": "write", "arguments": {"path": ".hearth/config.json", "content": "{}"}}]}])
+        results = texts(events, "tool_result")
+        assert "not allowed" in results[0] and ".hearth/config.json:1" in results[0], results
+        assert "Read-only file system" in results[1], results
+        assert "protected" in results[2], results
+        assert (place.work / "kept").exists()
+        assert "deny" in (place.work / ".hearth" / "config.json").read_text()
+
+
+def test_skills_of_the_user_are_listed_and_readable():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        skill = place.user / "skills" / "moo"
+        skill.mkdir(parents=True)
+        (skill / "SKILL.md").write_text("---\nname: moo\ndescription: how to moo\n---\nSay moo.\n")
+        (place.user / "config.json").write_text("{}")
+        events = place.run([shell(f"cat {skill}/SKILL.md; ls {place.user}; touch {skill}/x")])
+        result = texts(events, "tool_result")[0]
+        assert "Say moo." in result and "Read-only" in result, result
+        assert "config.json" not in result, result
+
+
+def main():
+    parts = sys.argv[2:]
+    return test_cli.run_tests([(name, test) for name, test in globals().items()
+                               if name.startswith("test_") and callable(test)
+                               and (not parts or any(part in name for part in parts))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
