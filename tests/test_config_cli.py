@@ -132,6 +132,37 @@ def test_skills_of_the_user_are_listed_and_readable():
         assert "config.json" not in result, result
 
 
+def hook(place, name, script):
+    path = place.work / ".hearth" / name
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    return {"command": f".hearth/{name}", "timeout_ms": 500}
+
+
+def test_bad_hooks_are_notes_and_the_run_goes_on():
+    test_cli.needs_sandbox()
+    bad = [("hang", "exec sleep 600\n", "stopped after 500 ms"), ("flood", "cat /dev/zero\n", "too much"),
+           ("crash", "kill -SEGV $$\n", "signalled"), ("missing", None, "does not exist")]
+    for name, script, words in bad:
+        with Place() as place:
+            entry = hook(place, name, script or "")
+            if script is None:
+                (place.work / ".hearth" / name).unlink()
+            place.write({"trust": [str(place.work)]}, {"hooks": {"before_tool": [{**entry, "tool": "write"}],
+                                                                 "after_tool": [entry], "stop": [entry]}})
+            events = place.run([{"calls": [{"name": "write", "arguments": {"path": "a", "content": "x"}}]}, shell("ls")])
+            results = texts(events, "tool_result")
+            assert "could not do its work" in results[0] and not (place.work / "a").exists(), results
+            assert "[exit 0]" in results[1], results
+            notes = [(one["hook"], one["text"]) for one in events if one["event"] == "hook"]
+            assert [note[0] for note in notes] == ["before_tool", "after_tool", "stop"], notes
+            assert all(words in note[1] and "\n" not in note[1] for note in notes), notes
+            place.write({})  # no longer trusted: they do not count, and that is said
+            events = place.run([{"calls": [{"name": "write", "arguments": {"path": "a", "content": "x"}}]}])
+            assert (place.work / "a").exists() and not [one for one in events if one["event"] == "hook"], events
+            assert sum("does not count" in text for text in texts(events, "note")) == 3, events
+
+
 def main():
     parts = sys.argv[2:]
     return test_cli.run_tests([(name, test) for name, test in globals().items()
