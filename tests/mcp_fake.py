@@ -60,6 +60,10 @@ def misbehave(how):
             raw('{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"x"}}\n' * 100)
     elif how == "long_line":
         raw("x" * (10 << 20) + "\n")
+    elif how == "long_answer":
+        return "x" * (5 << 20)
+    elif how == "deep_answer":
+        return "deep"
     elif how == "no_newline":
         for _ in range(300):
             raw("x" * (1 << 20))
@@ -101,8 +105,10 @@ def call(ident, name, arguments):
         sys.stderr.flush()
         os._exit(3)
     elif name == "misbehave":
-        misbehave(text)
-        content = [{"type": "text", "text": "survived"}]
+        content = [{"type": "text", "text": misbehave(text) or "survived"}]
+        if text == "deep_answer":
+            raw('{"jsonrpc":"2.0","id":%d,"result":%s1%s}\n' % (ident, '{"a":' * 99, '}' * 99))
+            return
     elif name == "ask":
         for i, method in enumerate(["ping", "roots/list", "sampling/createMessage", "elicitation/create", "x/y"]):
             send({"jsonrpc": "2.0", "id": "q%d" % i, "method": method, "params": {}})

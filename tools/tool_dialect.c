@@ -247,6 +247,20 @@ static const struct tool_dialect_form
                   false},
                  "task_id=job",
                  NULL},
+                {TOOL_DIALECT_CLAUDE,
+                 "fetch",
+                 {"WebFetch",
+                  "Fetches the content of a URL as text.",
+                  OBJECT_SCHEMA(
+                      STRING_PROPERTY("url", "The URL to fetch content from") ", " STRING_PROPERTY(
+                          "prompt", "What to look for in it"
+                      ),
+                      "\"url\""
+                  ),
+                  TOOL_NETWORK,
+                  false},
+                 "prompt=",
+                 NULL},
                 {TOOL_DIALECT_CODEX,
                  "shell",
                  {"exec_command",

@@ -42,6 +42,7 @@ struct tool_row {
 
 extern const struct tool_row tool_row_shell, tool_row_read, tool_row_list, tool_row_search,
     tool_row_image, tool_row_job_output, tool_row_job_input, tool_row_job_stop, tool_row_job_list;
+extern const struct tool_row tool_row_fetch, tool_row_spawn, tool_row_message, tool_row_wait;
 extern const struct tool_row tool_row_patch, tool_row_glob, tool_row_grep, tool_row_todo;
 extern const struct tool_descriptor tool_wide_read, tool_wide_edit;
 

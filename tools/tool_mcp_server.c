@@ -10,6 +10,7 @@
 #define WALL_MS          INT64_C(86400000) /* the sandbox's longest; then it is started again */
 #define OUTPUT_TOTAL_MIB (UINT64_C(1) << 20)
 #define PING_MS          2000
+#define LOST_GRACE_MS    1000 /* for an answer behind a line that was too large */
 #define KILL_WAIT_MS     5000
 #define STDERR_LINE_MAX  ((size_t)1024)
 #define STDERR_LOGGED    1000 /* lines of one server */
@@ -274,18 +275,16 @@ static result send_line(struct mcp_server *server, const struct buffer *line, en
 }
 
 /* Takes the answer, when it is there. */
-static bool look(struct mcp_server *server, enum mcp_end *end, struct mcp_message *answer) {
+static bool look(struct mcp_server *server, struct mcp_message *answer, bool *is_lost) {
     lock(server);
-    bool is_over = server->has_answer || server->answer_is_lost;
-    if (server->has_answer) {
+    bool is_there = server->has_answer;
+    if (is_there) {
         *answer = server->answer;
         memset(&server->answer, 0, sizeof server->answer);
-        *end = MCP_ANSWERED;
-    } else if (server->answer_is_lost) {
-        *end = MCP_LOST;
     }
+    *is_lost = server->answer_is_lost;
     unlock(server);
-    return is_over;
+    return is_there;
 }
 
 static result wait_for_answer(
@@ -296,16 +295,26 @@ static result wait_for_answer(
     struct error *error
 ) {
     struct tool_context *context = server->context;
+    int64_t lost_at_ms = INT64_MAX; // what was lost may have been something else
     for (;;) {
         pump_clear_notice(server->pump); // first: what comes now is noticed again
         bool has_ended = pump_has_ended(server->pump);
-        if (look(server, end, answer)) {
+        bool is_lost = false;
+        if (look(server, answer, &is_lost)) {
+            *end = MCP_ANSWERED;
             return OK;
         }
-        int64_t left = deadline_ms - clock_monotonic_ms(&context->options.clock);
+        int64_t now = clock_monotonic_ms(&context->options.clock);
+        if (is_lost && lost_at_ms == INT64_MAX) {
+            lost_at_ms = now + LOST_GRACE_MS;
+        }
+        int64_t left = (lost_at_ms < deadline_ms ? lost_at_ms : deadline_ms) - now;
         bool is_cancelled = atomic_load_explicit(&context->cancelled, memory_order_acquire);
         if (has_ended || is_cancelled || left <= 0) {
-            *end = has_ended ? MCP_ENDED : is_cancelled ? MCP_CANCELLED : MCP_TIMED_OUT;
+            *end = has_ended      ? MCP_ENDED
+                   : is_cancelled ? MCP_CANCELLED
+                   : is_lost      ? MCP_LOST
+                                  : MCP_TIMED_OUT;
             return OK;
         }
         struct pollfd fds[] = {

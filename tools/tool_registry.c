@@ -79,6 +79,10 @@ static const struct tool_row *const rows[] = {
     &tool_row_job_input,
     &tool_row_job_stop,
     &tool_row_job_list,
+    &tool_row_fetch,
+    &tool_row_spawn,
+    &tool_row_message,
+    &tool_row_wait,
 };
 static_assert(COUNT_OF(rows) <= TOOL_COUNT_MAX, "a set has one bit per tool");
 
