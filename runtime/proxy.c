@@ -13,12 +13,13 @@
 #include "base/clock.h"
 #include "proxy_internal.h"
 
-#define STACK_BYTES        ((size_t)256 << 10)
+#define STACK_BYTES        ((size_t)256 << 10) /* a head and a hello are read on it */
 #define FDS_PER_MESSAGE    8
 #define HEAD_MS_DEFAULT    INT64_C(10000)
 #define CONNECT_MS_DEFAULT INT64_C(20000)
 #define IDLE_MS_DEFAULT    INT64_C(120000)
 #define TOTAL_MS_DEFAULT   INT64_C(1800000)
+#define TLS_PORT_DEFAULT   443
 
 /* The acceptor's own: connections of relays, each standing for one call. */
 struct calls {
@@ -270,6 +271,7 @@ static result start(struct proxy *proxy, struct error *error) {
     set_default(&options->connect_ms, CONNECT_MS_DEFAULT);
     set_default(&options->idle_ms, IDLE_MS_DEFAULT);
     set_default(&options->total_ms, TOTAL_MS_DEFAULT);
+    options->tls_port = options->tls_port != 0 ? options->tls_port : TLS_PORT_DEFAULT;
     TRY(name_resolver_open(&proxy->resolver, options->resolve, options->resolve_context, error));
     proxy->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (proxy->stop_fd < 0 || !make_directory(proxy)) {

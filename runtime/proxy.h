@@ -28,6 +28,7 @@ struct proxy_options {
     int64_t connect_ms; /* for lookup and connecting together (20 s) */
     int64_t idle_ms;    /* without a byte in either direction (2 min) */
     int64_t total_ms;   /* of one connection (30 min) */
+    uint16_t tls_port;  /* where tunnels must speak TLS; 0: 443 */
 };
 
 struct proxy;

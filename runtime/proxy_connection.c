@@ -3,11 +3,13 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "proxy_internal.h"
 #include "proxy_request.h"
+#include "tls_hello.h"
 
 #define PUMP_BYTES   ((size_t)32 << 10)
 #define LINGER_MS    INT64_C(500)
@@ -366,6 +368,80 @@ pump(const struct proxy *proxy, struct pipe_half *up, struct pipe_half *down, in
     }
 }
 
+/* ---- what a tunnel is for ------------------------------------------------------------------- */
+
+/* What is wrong with the tunnel's first bytes; null when nothing is. */
+static const char *judge(
+    const struct proxy *proxy, const struct network_host *host, enum tls_hello hello, char *name
+) {
+    bool must_be_tls = host->port == proxy->options.tls_port;
+    if (hello == TLS_HELLO_OTHER || hello == TLS_HELLO_MORE) {
+        return must_be_tls ? "the tunnel does not speak TLS" : NULL;
+    }
+    if (hello == TLS_HELLO_BROKEN) {
+        return "the tunnel's first message is malformed";
+    }
+    size_t length = strlen(name);
+    if (length > 1 && name[length - 1] == '.') {
+        name[length - 1] = '\0';
+    }
+    if (host->is_address || strcasecmp(name, host->text) == 0) {
+        return NULL; // an address has no name of its own, and is listed as it stands
+    }
+    return "the tunnel asks for another server than the request";
+}
+
+/* Collects the first bytes of a tunnel, which are not sent on before they are known: the address
+ * alone does not tell which of its names a shared server is asked for. False: it ends here. */
+static bool check_tunnel(
+    struct proxy *proxy,
+    int client_fd,
+    int server_fd,
+    const struct proxy_request *request,
+    int64_t until_ms,
+    struct buffer *first
+) {
+    bool has_begun = false;
+    char name[TLS_NAME_BYTES];
+    enum tls_hello hello = tls_hello_read(buffer_view(first), name);
+    while (hello == TLS_HELLO_MORE) {
+        struct pollfd entries[3] = {
+            [1] = {.fd = client_fd, .events = POLLIN},
+            [2] = {.fd = first->length == 0 ? server_fd : -1, .events = POLLIN},
+        };
+        enum wait waited = wait_for(proxy, entries, 3, until_ms);
+        if (waited == WAIT_STOPPED || (waited == WAIT_TIMEOUT && first->length == 0)) {
+            return false;
+        }
+        unsigned char chunk[4096];
+        bool is_client = waited == WAIT_READY && entries[1].revents != 0;
+        ssize_t got = is_client ? recv(client_fd, chunk, sizeof chunk, MSG_DONTWAIT) : 0;
+        if (got < 0 && (errno == EAGAIN || errno == EINTR)) {
+            continue;
+        }
+        if (got <= 0) { // too slow, an end, or a server that speaks first
+            break;
+        }
+        if (!has_begun) { // before that it may be idle, as any tunnel
+            has_begun = true;
+            until_ms = earlier(until_ms, now_ms() + proxy->options.head_ms);
+        }
+        if (is_failed(buffer_append(first, view_of(chunk, (size_t)got), NULL))) {
+            hello = TLS_HELLO_BROKEN;
+            break;
+        }
+        hello = tls_hello_read(buffer_view(first), name);
+    }
+    if (hello == TLS_HELLO_MORE && first->length > 0) { // the rest would come unseen
+        hello = TLS_HELLO_BROKEN;
+    }
+    const char *wrong = judge(proxy, &request->host, hello, name);
+    if (wrong != NULL) {
+        decided(proxy, request, false, wrong);
+    }
+    return wrong == NULL;
+}
+
 /* ---- one request ---------------------------------------------------------------------------- */
 
 /* Reads until the head is complete; *head_bytes is its length, what follows is the body's. */
@@ -394,6 +470,33 @@ static int read_head(const struct proxy *proxy, int fd, struct buffer *bytes, si
     }
 }
 
+/* Until an idle connection ends. */
+static int64_t idle_end(const struct proxy *proxy, int64_t until_ms) {
+    return earlier(until_ms, now_ms() + proxy->options.idle_ms);
+}
+
+/* Sends what stands in front: the head, or for a tunnel that it stands and its first bytes. `first`
+ * has what came behind the request's head. */
+static bool send_first(
+    struct proxy *proxy,
+    int client_fd,
+    int server_fd,
+    const struct proxy_request *request,
+    int64_t until_ms,
+    struct buffer *first
+) {
+    int64_t end_ms = idle_end(proxy, until_ms);
+    struct view established = view_of_text("HTTP/1.1 200 Connection established\r\n\r\n");
+    if (!request->is_tunnel) {
+        if (!send_all(proxy, server_fd, buffer_view(&request->head), end_ms)) {
+            return false;
+        }
+    } else if (!send_all(proxy, client_fd, established, end_ms) || !check_tunnel(proxy, client_fd, server_fd, request, end_ms, first)) {
+        return false;
+    }
+    return send_all(proxy, server_fd, buffer_view(first), idle_end(proxy, until_ms));
+}
+
 static void serve_request(
     struct proxy *proxy,
     int client_fd,
@@ -406,18 +509,16 @@ static void serve_request(
         return;
     }
     CLEANUP(free_cleanup) unsigned char *memory = malloc(2 * PUMP_BYTES);
-    if (memory == NULL) {
-        answer(proxy, client_fd, 503, "no memory");
-        return;
-    }
+    CLEANUP(buffer_deinit) struct buffer first;
+    buffer_init(&first, PROXY_HEAD_BYTES_MAX + TLS_HELLO_BYTES_MAX + 8192);
     bool is_tunnel = request->is_tunnel;
     uint64_t up_bytes = is_tunnel ? UINT64_MAX : request->body_bytes;
     rest = view_slice(rest, 0, up_bytes < rest.length ? (size_t)up_bytes : rest.length);
-    int64_t first_ms = earlier(until_ms, now_ms() + proxy->options.idle_ms);
-    struct view established = view_of_text("HTTP/1.1 200 Connection established\r\n\r\n");
-    bool begun = is_tunnel ? send_all(proxy, client_fd, established, first_ms)
-                           : send_all(proxy, server_fd, buffer_view(&request->head), first_ms);
-    if (!begun || !send_all(proxy, server_fd, rest, first_ms)) {
+    if (memory == NULL || is_failed(buffer_append(&first, rest, NULL))) {
+        answer(proxy, client_fd, 503, "no memory");
+        return;
+    }
+    if (!send_first(proxy, client_fd, server_fd, request, until_ms, &first)) {
         return;
     }
     struct pipe_half up = {

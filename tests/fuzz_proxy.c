@@ -1,6 +1,7 @@
-/* Foreign bytes as a request to the proxy, as a host and as a list: what is taken must be
+/* Foreign bytes as a request to the proxy, as a tunnel's first ones, as a host and as a list: what is taken must be
  * unambiguous, and what goes on to the server must be one request. */
 #include "runtime/proxy_request.h"
+#include "runtime/tls_hello.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -49,7 +50,21 @@ static void check_request(struct view bytes) {
     ASSERT(strcasestr(buffer_text(&request.head), "\ntransfer-encoding:") == NULL);
 }
 
+/* More bytes never change what was known. */
+static void check_hello(struct view bytes) {
+    char name[TLS_NAME_BYTES];
+    char early[TLS_NAME_BYTES];
+    enum tls_hello whole = tls_hello_read(bytes, name);
+    ASSERT(whole == TLS_HELLO_DONE || name[0] == '\0');
+    for (size_t length = 0; length < bytes.length; length += 1 + length / 8) {
+        enum tls_hello part = tls_hello_read(view_slice(bytes, 0, length), early);
+        ASSERT(part == TLS_HELLO_MORE || part == whole);
+        ASSERT(part == TLS_HELLO_MORE || strcmp(early, name) == 0);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    check_hello(view_of(data, size));
     struct view bytes = view_of(data, size);
     struct network_host host;
     CLEANUP(network_rules_cleanup) struct network_rules *rules = NULL;

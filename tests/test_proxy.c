@@ -362,6 +362,71 @@ static void failures_are_answered_in_words(void **state) {
     close_proxy();
 }
 
+/* A client's first TLS message, for the server allowed.test. */
+static size_t read_hello(unsigned char out[2048]) {
+    FILE *file = fopen(TEST_SOURCE_DIR "/tests/corpus/fuzz_proxy/hello", "rb");
+    assert_non_null(file);
+    size_t length = fread(out, 1, 2048, file);
+    (void)fclose(file);
+    assert_true(length > 100 && length < 2048);
+    return length;
+}
+
+/* Opens a tunnel to `host` and sends bytes in two parts; how many of them the echo server gives
+ * back before the end. */
+static size_t
+try_tunnel(const char *host, uint16_t port, const unsigned char *bytes, size_t length) {
+    char text[200];
+    char request[200];
+    char answer[2100];
+    static const char established[] = "HTTP/1.1 200 Connection established\r\n\r\n";
+    (void)snprintf(request, sizeof request, "CONNECT %s HTTP/1.1\r\n\r\n", host);
+    with_port(text, sizeof text, request, port);
+    int fd = open_client();
+    send_text(fd, text);
+    receive(fd, answer, strlen(established));
+    expect_start(answer, established);
+    size_t half = length / 2;
+    assert_int_equal(send(fd, bytes, half, MSG_NOSIGNAL), half);
+    (void)usleep(20000);
+    (void)send(fd, bytes + half, length - half, MSG_NOSIGNAL);
+    (void)shutdown(fd, SHUT_WR);
+    size_t used = 0;
+    for (ssize_t got = 1; got > 0 && used<sizeof answer; used += got> 0 ? (size_t)got : 0) {
+        struct pollfd entry = {.fd = fd, .events = POLLIN};
+        assert_true(poll(&entry, 1, 10000) > 0);
+        got = recv(fd, answer + used, sizeof answer - used, 0);
+    }
+    assert_memory_equal(answer, bytes, used < length ? used : length);
+    close(fd);
+    return used;
+}
+
+static void tunnel_asks_for_the_server_of_its_request(void **state) {
+    (void)state;
+    unsigned char hello[2048];
+    size_t length = read_hello(hello);
+    struct loopback_server *server = loopback_start(loopback_echo, NULL);
+    uint16_t port = loopback_port(server);
+    static const unsigned char plain[] = "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n";
+    for (uint16_t tls_port = 0; tls_port < 2; tls_port++) {
+        const struct proxy_options options = {.tls_port = tls_port == 0 ? port : 0};
+        open_proxy("allowed.test:@,other.test:@,127.0.0.1:@", port, &options);
+        assert_int_equal(try_tunnel("allowed.test:@", port, hello, length), length);
+        assert_int_equal(try_tunnel("ALLOWED.test.:@", port, hello, length), length);
+        assert_int_equal(try_tunnel("127.0.0.1:@", port, hello, length), length);
+        assert_int_equal(try_tunnel("other.test:@", port, hello, length), 0);
+        hello[7] ^= 0xff; // its length: the rest never comes
+        assert_int_equal(try_tunnel("allowed.test:@", port, hello, length), 0);
+        hello[7] ^= 0xff;
+        size_t passed = try_tunnel("allowed.test:@", port, plain, sizeof plain - 1);
+        assert_int_equal(passed, tls_port == 0 ? 0 : sizeof plain - 1);
+        close_proxy();
+        assert_int_equal(seen.refused, tls_port == 0 ? 3 : 2);
+    }
+    loopback_stop(server);
+}
+
 /* ---- what tries to hold it up --------------------------------------------------------------- */
 
 static void slow_head_ends_at_its_deadline(void **state) {
@@ -541,6 +606,7 @@ int main(void) {
         cmocka_unit_test(listed_name_that_leads_to_loopback_is_refused),
         cmocka_unit_test(empty_list_allows_nothing),
         cmocka_unit_test(failures_are_answered_in_words),
+        cmocka_unit_test(tunnel_asks_for_the_server_of_its_request),
         cmocka_unit_test(slow_head_ends_at_its_deadline),
         cmocka_unit_test(flood_of_headers_is_refused),
         cmocka_unit_test(connections_are_bounded),
