@@ -499,14 +499,16 @@ static void does_not_fit(struct agent *agent, struct agent_effects *effects) {
 
 static void compaction_failed(struct agent *agent, const struct agent_event *event) {
     bool was_asked = agent->compact_is_asked;
+    enum result_code code = event->error != NULL ? event->error->code : RESULT_LIMIT;
     agent->turns--;
     agent->turns_max--;
     agent->tokens_sampled += event->sampled;
+    /* One that was stopped is tried again when the work goes on. */
+    agent->has_compacted = agent->has_compacted || code != RESULT_CANCELLED;
     agent_compaction_forget(agent);
     if (was_asked) {
         return; /* the driver says why; the work goes on as it was */
     }
-    enum result_code code = event->error != NULL ? event->error->code : RESULT_LIMIT;
     if (event->now_ms >= agent->deadline_ms) {
         stop_for_time(agent);
     }

@@ -111,7 +111,6 @@ result agent_compaction_ask(struct agent *agent, struct view remark, struct erro
 
 void agent_compaction_forget(struct agent *agent) {
     agent->compact_is_asked = false;
-    agent->has_compacted = true;
     buffer_clear(&agent->compact_remark);
 }
 
@@ -166,6 +165,7 @@ void agent_compaction_take(struct agent *agent, const struct agent_event *event)
     agent->context_messages = count;
     agent->end_is_missing = false;
     agent->person_message = event->person_message;
+    agent->has_compacted = true;
     agent_compaction_forget(agent);
 }
 

@@ -36,6 +36,7 @@ struct compaction {
     struct chat_parser *parser;
     struct buffer summary;
     bool has_summary;
+    bool is_unreadable; /* the model wrote what cannot be parsed: error says why */
     int32_t sampled;
     struct generation_facts facts; /* of the prefill */
     struct generation_facts summary_facts;
@@ -82,10 +83,9 @@ static void give_up(struct compaction *compaction, const struct error *error) {
     };
     sequence_drop(compaction);
     if (compaction->effect.is_asked && !is_record) {
-        struct run_event warning = {
-            .type = RUN_WARNING,
-            .text = view_of_text(kept.message),
-        };
+        char text[ERROR_MESSAGE_BYTES + 40];
+        (void)snprintf(text, sizeof text, "the context stays as it is: %s", kept.message);
+        struct run_event warning = {.type = RUN_WARNING, .text = view_of_text(text)};
         run_show(run, &warning);
     }
     run->compaction = NULL;
@@ -473,11 +473,13 @@ static void generation_finished(struct compaction *compaction, const struct engi
     struct run *run = compaction->run;
     enum finish_reason reason = event->reason;
     bool is_summary = compaction->phase == PHASE_SUMMARY;
-    compaction->error = event->error;
+    if (!compaction->is_unreadable) {
+        compaction->error = event->error;
+    }
     *(is_summary ? &compaction->summary_facts : &compaction->facts) = event->facts;
     run_count_facts(run, &event->facts);
     run->status.prefill_total = 0;
-    if (reason == FINISH_ERROR) {
+    if (reason == FINISH_ERROR || compaction->is_unreadable) {
         fail_here(compaction, (result){RESULT_DEVICE});
         return;
     }
@@ -511,7 +513,9 @@ bool run_compaction_event(struct run *run, const struct engine_event *event) {
     } else if (event->type == ENGINE_TOKEN) {
         compaction->sampled++;
         run->status.tokens_sampled++;
-        if (is_failed(chat_parser_push(compaction->parser, event->token, &compaction->error))) {
+        if (!compaction->is_unreadable &&
+            is_failed(chat_parser_push(compaction->parser, event->token, &compaction->error))) {
+            compaction->is_unreadable = true;
             struct engine_ports engine = ports_of(compaction);
             engine.cancel(engine.context, compaction->sequence);
         }

@@ -23,7 +23,8 @@ struct script {
     int32_t append[8];    /* tokens of the nth prompt; 0: 10 */
     int32_t after;        /* tokens of a new context */
     enum answer answer;   /* of a compaction */
-    bool interrupts;      /* while it compacts */
+    bool interrupts;      /* while it compacts; */
+    bool pauses;          /* as the person, who stays */
     int64_t milliseconds; /* a compaction takes */
     const char *ask_at;   /* /compact right behind this effect, the first time */
     const char *message;  /* of the person, when it first waits */
@@ -109,8 +110,8 @@ static void answer_compact(struct driver *driver) {
         [FAILS_TO_RECORD] = {.code = RESULT_IO, .message = "disk full"},
     };
     driver->compact = driver->pending;
-    if (script->interrupts) {
-        send(driver, (struct agent_event){.type = AGENT_INTERRUPT});
+    if (script->interrupts || script->pauses) {
+        send(driver, (struct agent_event){.type = script->pauses ? AGENT_PAUSE : AGENT_INTERRUPT});
     }
     driver->now_ms += script->milliseconds;
     if (driver->now_ms >= agent_deadline_ms(driver->agent)) {
@@ -499,6 +500,27 @@ static void interrupted_compaction_waits_with_the_old_context(void **state) {
     done(&driver);
 }
 
+static void stopped_compaction_is_tried_again_when_the_work_goes_on(void **state) {
+    (void)state;
+    static const struct scripted_turn turns[] = {READS(1000), ANSWERS(10)};
+    const struct agent_options options = options_of(true);
+    const struct script script = {
+        .turns = turns,
+        .turn_count = 2,
+        .append = {10, 2500},
+        .answer = IS_CANCELLED,
+        .pauses = true,
+        .message = "More.",
+    };
+    struct driver driver;
+    run(&driver, &script, &options);
+    assert_string_equal(
+        buffer_text(&driver.log),
+        "Begin " READ "Turn compact cancel-compact idle Turn compact cancel-compact idle End finish"
+    );
+    done(&driver);
+}
+
 static void person_asks_while_it_waits_and_while_it_works(void **state) {
     (void)state;
     static const struct scripted_turn turns[] = {READS(10), ANSWERS(10)};
@@ -561,8 +583,8 @@ static int32_t below(uint64_t *state, int32_t bound) {
     return (int32_t)(random_next(state) % (uint64_t)bound);
 }
 
-/* Two compactions that nobody asked for have a turn between them that ended. */
-static void check_log(const char *log, bool asks) {
+/* Two compactions that nobody asked for or stopped have a turn between them that ended. */
+static void check_log(const char *log, bool may_repeat) {
     size_t outputs = 0;
     size_t compactions = 0;
     for (const char *at = log; at != NULL; at = strchr(at, ' ')) {
@@ -570,7 +592,7 @@ static void check_log(const char *log, bool asks) {
         outputs += strncmp(at, "Output", 6) == 0 ? 1 : 0;
         if (strncmp(at, "compact", 7) == 0) {
             compactions++;
-            assert_true(outputs >= compactions || asks);
+            assert_true(outputs >= compactions || may_repeat);
         }
     }
 }
@@ -605,7 +627,7 @@ static void random_scripts_end_and_never_go_round(void **state) {
         options.compact_keep_turns = 1 + below(&random, 3);
         struct driver driver;
         run(&driver, &script, &options);
-        check_log(buffer_text(&driver.log), script.ask_at != NULL);
+        check_log(buffer_text(&driver.log), script.ask_at != NULL || script.answer == IS_CANCELLED);
         compacted += strstr(buffer_text(&driver.log), "compact Turn") != NULL ? 1 : 0;
         done(&driver);
     }
@@ -623,6 +645,7 @@ int main(void) {
         cmocka_unit_test(each_turn_that_ends_allows_another),
         cmocka_unit_test(failure_ends_the_run_by_its_reason),
         cmocka_unit_test(interrupted_compaction_waits_with_the_old_context),
+        cmocka_unit_test(stopped_compaction_is_tried_again_when_the_work_goes_on),
         cmocka_unit_test(person_asks_while_it_waits_and_while_it_works),
         cmocka_unit_test(message_of_the_person_moves_along),
         cmocka_unit_test(random_scripts_end_and_never_go_round),

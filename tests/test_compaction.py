@@ -318,17 +318,38 @@ def test_a_turn_that_a_kill_left_unwritten_is_closed_for_a_message():
 # ---- stops ---------------------------------------------------------------------------------------
 
 
+def wait_for_fork(world):
+    """The summary is being written: the engine was given the fork's context."""
+    deadline = time.monotonic() + 60
+    while not any(line.startswith("2:") for line in (world.path / "log").read_text().splitlines()):
+        assert time.monotonic() < deadline, "nothing was forked"
+        time.sleep(0.02)
+    time.sleep(0.1)
+
+
+def test_an_interrupted_summary_is_written_when_the_work_goes_on():
+    needs_sandbox()
+    with World() as world:
+        person = Person(world, reads(4) + [dict(SUMMARY, wait_ms=20000), SUMMARY, {"text": "Done."}], "Read.")
+        wait_for_fork(world)
+        person.send(type="interrupt")
+        person.until("idle")
+        assert not named(person.events, "compacted")
+        person.send(type="message", text="Go on.")
+        person.until("compacted")
+        person.until("idle")
+        world.end(person.process, 0)
+        turn, = compactions(world)
+        assert [message["text"] for message in turn["messages"]][-1] == "Go on."
+        check_contexts(world)
+
+
 def test_an_interrupt_leaves_the_old_context():
     needs_sandbox()
     for wait, slow in (("summary", dict(SUMMARY, wait_ms=20000)), ("tokens", dict(SUMMARY, delay_us=500000))):
         with World() as world:
             process = world.start(reads(4) + [slow], "Read.")
-            deadline = time.monotonic() + 60
-            while time.monotonic() < deadline:  # the fork's context is there: it is generated from
-                if any(line.startswith("2:") for line in (world.path / "log").read_text().splitlines()):
-                    break
-                time.sleep(0.02)
-            time.sleep(0.1)
+            wait_for_fork(world)
             process.send_signal(signal.SIGINT)
             done = world.end(process, 130)
             assert named(done, "finished")[0]["stop"] == "interrupt" and not compactions(world), wait
