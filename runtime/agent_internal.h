@@ -97,6 +97,34 @@ struct agent {
     bool ends_task;
 };
 
+/* ---- agent_go.c ---- */
+struct agent_effect *agent_effect_add(struct agent_effects *effects, enum agent_effect_type type);
+/* The first reason to stop is the one that is reported. */
+void agent_stop_set(struct agent *agent, enum agent_stop stop, const char *format, ...)
+    PRINTF_LIKE(3, 4);
+void agent_stop_set_error(
+    struct agent *agent, enum agent_stop stop, const struct error *error, const char *otherwise
+);
+void agent_stop_for_time(struct agent *agent);
+void agent_stop_for_turns(struct agent *agent);
+void agent_go_to_turn(struct agent *agent, struct agent_effects *effects);
+void agent_go_to_record_turn(struct agent *agent, struct agent_effects *effects);
+void agent_go_to_compact(struct agent *agent, struct agent_effects *effects);
+void agent_go_to_generate(struct agent *agent, int64_t now_ms, struct agent_effects *effects);
+void agent_go_to_call(struct agent *agent, struct agent_effects *effects);
+void agent_go_to_calling(struct agent *agent, int64_t now_ms, struct agent_effects *effects);
+/* By way of whatever is open; an interactive agent then waits, if it may. */
+void agent_go_to_end(struct agent *agent, struct agent_effects *effects);
+
+/* ---- agent_turn.c ---- */
+void agent_take_output(
+    struct agent *agent, const struct agent_event *event, struct agent_effects *effects
+);
+void agent_decide_after_output(struct agent *agent, struct agent_effects *effects);
+void agent_take_result(
+    struct agent *agent, const struct agent_event *event, struct agent_effects *effects
+);
+
 /* ---- agent_person.c ---- */
 /* Whether the present stop leads to waiting for the person instead of the end. */
 bool agent_stop_is_pause(const struct agent *agent);
