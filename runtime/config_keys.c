@@ -3,6 +3,7 @@
 
 #include "cli.h"
 #include "engine/chat.h"
+#include "tools/tool.h"
 #include <stddef.h>
 
 #define NAME_BYTES_MAX 64
@@ -316,6 +317,23 @@ static result check_instructions(
     return OK;
 }
 
+static result check_tools(
+    const struct config_layer *layer,
+    struct json_value value,
+    const struct config_list *names,
+    struct error *error
+) {
+    struct json_value item = json_first(value);
+    for (size_t i = 0; i < names->count; i++, item = json_next(item)) {
+        struct error why = {0};
+        uint64_t ignored = 0;
+        if (is_failed(tool_set_parse(view_of_text(names->items[i]), &ignored, &why))) {
+            return config_wrong(layer, item, "tools.set", error, "is wrong: %s", why.message);
+        }
+    }
+    return OK;
+}
+
 result config_take_value(
     struct config_layer *layer, enum config_key key, struct json_value value, struct error *error
 ) {
@@ -335,6 +353,9 @@ result config_take_value(
     TRY(take_field(layer, row, value, (char *)&layer->values + row->offset, error));
     if (key == CONFIG_INSTRUCTIONS_FILES) {
         TRY(check_instructions(layer, value, &layer->values.instructions_files, error));
+    }
+    if (key == CONFIG_TOOLS_SET) {
+        TRY(check_tools(layer, value, &layer->values.tools_set, error));
     }
     layer->is_given[key] = true;
     layer->values.origins[key] = config_origin_of(layer, value);

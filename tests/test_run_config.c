@@ -367,6 +367,7 @@ static void wrong_files_are_errors_that_name_place_key_and_reason(void **state) 
         {"{\"tools\": {\"set\": [1]}}", false, {"'tools.set'", "a text", "a number"}},
         {"{\"tools\": {\"set\": [\"\"]}}", false, {"'tools.set'", "empty", ""}},
         {"{\"tools\": {\"set\": [\"a\\u0007\"]}}", false, {"'tools.set'", "control", ""}},
+        {"{\"tools\": {\"set\": [\"read\",\n\"shel\"]}}", false, {":2", "'tools.set'", "shel"}},
         {"{\"budget.time\": \"1s\", \"budget\": {\"time\": \"2s\"}}", false, {"twice", "", ""}},
         {"{\"model\": \"\"}", false, {"'model'", "empty", ""}},
         {"{\"model\": \"/../x\"}", false, {"'model'", "above", ""}},
