@@ -2,8 +2,7 @@
  * that are closed. Servers stand on the host's loopback. */
 #include "sandbox_support.h"
 
-#include <pthread.h>
-#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "loopback_server.h"
@@ -291,6 +290,51 @@ static void wrong_sockets_refuse_the_call(void **state) {
     }
 }
 
+/* `hearth sandbox run` with `options` and a script; its exit status, and both outputs in `out`. */
+static int run_program(const char *options, const char *script, char *out, size_t bytes) {
+    char command[SCRIPT_BYTES];
+    int length = snprintf(
+        command,
+        sizeof command,
+        "'%s/runtime/hearth' sandbox run -C '%s' %s -- bash -c \"%s\" 2>&1",
+        TEST_BINARY_DIR,
+        workspace,
+        options,
+        script
+    );
+    assert_true(length > 0 && (size_t)length < sizeof command);
+    FILE *output = popen(command, "r");
+    assert_non_null(output);
+    out[fread(out, 1, bytes - 1, output)] = '\0';
+    int status = pclose(output);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void program_takes_a_list_and_tells_refusals(void **state) {
+    (void)state;
+    char options[100];
+    char script[SCRIPT_BYTES];
+    char out[8192];
+    (void)snprintf(
+        script,
+        sizeof script,
+        "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'GET http://127.0.0.1:%u/ HTTP/1.1\\r\\n\\r\\n'"
+        " >&3; cat <&3",
+        (unsigned)port
+    );
+    (void)snprintf(options, sizeof options, "--network a.test,127.0.0.1:%u", (unsigned)port);
+    assert_int_equal(run_program(options, script, out, sizeof out), 0);
+    assert_non_null(strstr(out, "the page"));
+    assert_int_equal(run_program("--network a.test", script, out, sizeof out), 0);
+    assert_null(strstr(out, "the page"));
+    assert_non_null(strstr(out, "network: refused: 127.0.0.1:"));
+    assert_int_not_equal(run_program("", script, out, sizeof out), 0);
+    assert_int_equal(run_program("--network '*'", "true", out, sizeof out), 2);
+    assert_non_null(strstr(out, "'*' is not HOST[:PORT]"));
+    assert_int_equal(loopback_accepted(server), 1);
+}
+
 #define NETWORK_TEST(function)                                                                     \
     cmocka_unit_test_setup_teardown(function, set_up_network, tear_down_network)
 
@@ -311,6 +355,7 @@ int main(int argc, char **argv) {
         NETWORK_TEST(calls_do_not_share_a_relay),
         NETWORK_TEST(connection_ends_with_its_call),
         NETWORK_TEST(wrong_sockets_refuse_the_call),
+        NETWORK_TEST(program_takes_a_list_and_tells_refusals),
     };
     return close_shared(cmocka_run_group_tests(tests, NULL, NULL));
 }
