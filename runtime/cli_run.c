@@ -395,7 +395,9 @@ const struct cli_command command_run = {
         "context; the task, if there is one, is a new message. Refused: another model, a "
         "workspace\n"
         "that is gone, a state directory in use (3); unknown or damaged sessions (5).\n"
-        "Ctrl-C stops and keeps everything, a second one ends the program at once.\n"
+        "On a terminal without a task, or with --interactive, it waits for a person after each\n"
+        "answer; Ctrl-C then ends what runs. Else Ctrl-C stops and keeps everything, a second one\n"
+        "ends the program at once.\n"
         "Exit status: 0 done, 1 task failed, 2 usage, 3 refused, 4 budget spent, 5 bad model or\n"
         "file data, 6 engine fault, 130 interrupted.\n",
     .options = run_options_table,

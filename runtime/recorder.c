@@ -386,8 +386,9 @@ recorder_call_start(struct recorder *recorder, const struct chat_call *call, str
     };
     TRY(session_call_start(recorder->store, &begin, &recorder->call, error));
     const struct tool_descriptor *tool = tool_find(call->name);
+    /* A tool that is not ours, a server's, may do anything. */
     recorder->tree_may_differ =
-        tool != NULL && (tool->effects & (TOOL_WRITES | TOOL_EXECUTES)) != 0;
+        tool == NULL || (tool->effects & (TOOL_WRITES | TOOL_EXECUTES | TOOL_FOREIGN)) != 0;
     return OK;
 }
 
