@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import queue
+import random
 import resource
 import shutil
 import signal
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 import test_cli
 
@@ -772,6 +774,52 @@ def test_killed_anywhere_a_session_goes_on():
                 run.end()
             users = [text for role, text in one.messages() if role == "user"]
             assert users[0] == "one" and users[-1] == "two", (event, users)
+
+
+def kill_at(one, random, calls):
+    """Starts a run of `calls` calls that each write a line, and kills it somewhere; what it said."""
+    turns = [call(f"echo {i} >> log") for i in range(calls)] + [say("done", delay_us=500)]
+    with one.run(turns) as run:
+        run.message("one")
+        seen = random.randrange(1, 25 * calls)
+        for _ in range(seen):
+            event = run.waiting.get(timeout=WAIT)
+            if event is None or event["event"] == "idle" and event["stop"] == "answer":
+                break
+            run.events.append(event)
+        time.sleep(random.random() * 0.02)
+        run.process.kill()
+        run.process.wait()
+    return [event for event in run.events if event]
+
+
+def test_killed_at_random_nothing_that_was_said_is_lost():
+    test_cli.needs_sandbox()
+    seed = int(os.environ.get("HEARTH_SEED", "0")) or random.randrange(1, 1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(int(os.environ.get("HEARTH_KILLS", "6"))):
+        with session() as one:
+            events = kill_at(one, chance, 6)
+            if not any(event["event"] == "session" for event in events):
+                continue
+            results = [event for event in events if event["event"] == "tool_result"]
+            finished, started = one.select(
+                "SELECT count(*) FILTER (WHERE status <> 0), count(*) FROM call")[0]
+            # A result is shown when its call has ended, and recorded before the model sees it.
+            assert finished >= len(results) - 1, (finished, len(results))
+            log = one.work / "log"
+            lines = log.read_text().splitlines() if log.exists() else []
+            assert finished <= len(lines) <= started <= finished + 1, (finished, started, lines)
+            one.contexts.clear()
+            with one.run([say("back")], "--resume", "last") as run:
+                run.wait("idle")
+                run.message("two")
+                run.wait("idle", stop="answer")
+                run.end()
+            tools = [text for role, text in one.messages() if role == "tool"]
+            assert len(tools) >= finished, (tools, finished)
+            assert (log.read_text().splitlines() if log.exists() else []) == lines
 
 
 def test_a_time_budget_ends_it_while_it_waits():
