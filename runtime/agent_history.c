@@ -1,33 +1,21 @@
 /* See agent_history.h. The new conversation is written message by message from the old one: first the
  * beginning, then what stands for the middle, then the tail.
  */
-#include "agent_history.h"
+#include "agent_history_texts.h"
 
-#define SUMMARY_HEAD                                                                               \
-    "[What came before was taken out of the context to make room. Your summary of it:]\n\n"
-#define FILES_HEAD     "\n\nFiles that were read or changed so far:\n"
-#define FILES_OLDER    "(and older ones)\n"
-#define FILE_MARK      "- "
-#define CALLS_HEAD     "No summary was written. The calls so far:\n"
-#define CALLS_MAX      40  /* that are listed */
-#define CALL_BYTES     160 /* of the arguments of each */
-#define CUT_NOTE       "\n[cut to save room]"
-#define LOCATOR        "output:"
-#define LOCATOR_BYTES  400 /* it stands in the last ones; what is left of budgets may follow */
-#define PENDING_RESULT "[its output follows the summary]"
+#define PENDING_RESULT "[what the calls gave follows the summary]"
 /* Asked for in words, which are about 3 tokens to 2. */
 #define REQUEST_TEXT                                                                               \
     "The context is nearly full. Write a summary of all so far, from which you can go on without " \
     "the rest: what was asked, what is done, what you found out (names, paths, numbers, errors), " \
-    "what was decided and why, what is left and the next step. At most %d words. Call no tool "    \
-    "and "                                                                                         \
-    "do not go on with the work."
+    "what was decided and why, what is left and the next step. At most %d words. Call no tool, "   \
+    "and do not go on with the work."
 
 /* ---- when ----------------------------------------------------------------------------------- */
 
 #define SUMMARY_TOKENS_MIN 128
 #define SUMMARY_TOKENS_MAX 4096
-#define REQUEST_TOKENS     256 /* the request, and a word for each pending call */
+#define REQUEST_TOKENS     256 /* the request, and a word for calls */
 
 int32_t agent_history_summary_tokens(int32_t context_max) {
     int32_t tokens = context_max / 8;
@@ -68,11 +56,6 @@ bool agent_history_has_shrunk(int64_t before, int64_t after) {
 
 /* ---- parts of a conversation ---------------------------------------------------------------- */
 
-bool agent_history_is_summary(const struct chat_message *message) {
-    return message->role == CHAT_USER &&
-           view_starts_with(message->content, view_of_text(SUMMARY_HEAD));
-}
-
 /* Messages that always stay: the system's and the first task. */
 static size_t head_count(const struct agent_history *history) {
     ASSERT(history->count > 0 && history->messages[0].role == CHAT_SYSTEM);
@@ -101,45 +84,6 @@ static size_t person_before(const struct agent_history *history, size_t tail) {
                     history->messages[at].role == CHAT_USER &&
                     !agent_history_is_summary(&history->messages[at]);
     return is_there ? at : 0;
-}
-
-/* The summary written before, null: none. */
-static const struct chat_message *old_summary(const struct agent_history *history, size_t end) {
-    for (size_t i = end; i > 0; i--) {
-        if (agent_history_is_summary(&history->messages[i - 1])) {
-            return &history->messages[i - 1];
-        }
-    }
-    return NULL;
-}
-
-/* Splits it into the model's words and the list of files. */
-static void
-split_summary(const struct chat_message *message, struct view *text, struct view *files) {
-    *text = view_slice(message->content, strlen(SUMMARY_HEAD), SIZE_MAX);
-    *files = view_of(NULL, 0);
-    size_t last = SIZE_MAX;
-    for (size_t at = 0; (at = view_find(*text, view_of_text(FILES_HEAD), at)) != SIZE_MAX; at++) {
-        last = at;
-    }
-    if (last != SIZE_MAX) {
-        *files = view_slice(*text, last + strlen(FILES_HEAD), SIZE_MAX);
-        *text = view_slice(*text, 0, last);
-    }
-}
-
-/* The call that a result answers: the last one with that id before it. Null: none. */
-static const struct chat_call *call_of(const struct agent_history *history, size_t at) {
-    struct view id = history->messages[at].call_id;
-    for (size_t i = at; i > 0; i--) {
-        const struct chat_message *message = &history->messages[i - 1];
-        for (size_t k = 0; k < message->call_count; k++) {
-            if (view_equals(message->calls[k].id, id)) {
-                return &message->calls[k];
-            }
-        }
-    }
-    return NULL;
 }
 
 /* ---- plans ---------------------------------------------------------------------------------- */
@@ -172,27 +116,9 @@ static int64_t pruned_tokens(const struct agent_history *history, size_t tail) {
     return tokens;
 }
 
-/* How many of the last `count` files are listed; *bytes receives what their lines take. */
-static size_t listed_files(
-    const struct agent_history *history, const struct view *files, size_t count, size_t *bytes
-) {
-    size_t most = history->files_bytes_max > 0 ? history->files_bytes_max : SIZE_MAX;
-    size_t listed = 0;
-    *bytes = 0;
-    while (listed < count && listed < AGENT_HISTORY_FILES_MAX) {
-        size_t line = files[count - listed - 1].length + strlen(FILE_MARK "\n");
-        if (line > most - *bytes) {
-            break;
-        }
-        *bytes += line;
-        listed++;
-    }
-    return listed;
-}
-
 static int64_t files_tokens(const struct agent_history *history) {
     size_t bytes = 0;
-    (void)listed_files(history, history->files, history->file_count, &bytes);
+    (void)history_listed_files(history, history->files, history->file_count, &bytes);
     return (int64_t)bytes / 3;
 }
 
@@ -282,10 +208,10 @@ void agent_history_request_deinit(struct agent_history_request *request) {
     buffer_deinit(&request->text);
 }
 
-/* Calls of the last turn whose results the context does not hold. */
-static size_t pending_calls(const struct agent_history *history) {
+/* Whether the last turn made calls, whose results the context does not hold. */
+static bool has_pending_calls(const struct agent_history *history) {
     const struct chat_message *last = &history->messages[history->context_messages - 1];
-    return last->role == CHAT_ASSISTANT ? last->call_count : 0;
+    return last->role == CHAT_ASSISTANT && last->call_count > 0;
 }
 
 result agent_history_request_make(
@@ -295,20 +221,20 @@ result agent_history_request_make(
     struct error *error
 ) {
     ASSERT(history->context_messages > 0 && history->context_messages <= history->count);
-    size_t pending = pending_calls(history);
     size_t count = history->context_messages;
     CLEANUP(agent_history_request_deinit) struct agent_history_request made = {0};
     buffer_init(&made.text, BUFFER_CEILING_DEFAULT);
-    made.messages = calloc(count + pending + 1, sizeof *made.messages);
+    made.messages = calloc(count + 2, sizeof *made.messages);
     if (made.messages == NULL) {
-        FAIL(error, MEMORY, "no memory for %zu messages", count + pending + 1);
+        FAIL(error, MEMORY, "no memory for %zu messages", count + 2);
     }
     memcpy(made.messages, history->messages, count * sizeof *made.messages);
-    for (size_t i = 0; i < pending; i++) {
-        made.messages[made.count++ + count] = (struct chat_message){
+    made.count = count;
+    if (has_pending_calls(history)) { /* one for all of them: there is little room */
+        made.messages[made.count++] = (struct chat_message){
             .role = CHAT_TOOL,
             .content = view_of_text(PENDING_RESULT),
-            .call_id = history->messages[count - 1].calls[i].id,
+            .call_id = history->messages[count - 1].calls[0].id,
         };
     }
     TRY(buffer_append_format(&made.text, error, REQUEST_TEXT, history->summary_tokens * 2 / 3));
@@ -316,217 +242,11 @@ result agent_history_request_make(
         TRY(buffer_append_text(&made.text, " The user asks: ", error));
         TRY(buffer_append(&made.text, remark, error));
     }
-    made.count += count + 1;
-    made.messages[made.count - 1] =
+    made.messages[made.count++] =
         (struct chat_message){.role = CHAT_USER, .content = buffer_view(&made.text)};
     *out = made;
     made = (struct agent_history_request){0};
     return OK;
-}
-
-/* ---- texts ---------------------------------------------------------------------------------- */
-
-/* Where an output can be read, as it says at its end: "output:7". Empty: nowhere, or not any more. */
-static struct view locator_in(const struct agent_history *history, size_t at) {
-    struct view text = history->messages[at].content;
-    size_t from = text.length > LOCATOR_BYTES ? text.length - LOCATOR_BYTES : 0;
-    struct view end = view_slice(text, from, SIZE_MAX);
-    struct view locator = view_of(NULL, 0);
-    for (size_t i = 0; (i = view_find(end, view_of_text(LOCATOR), i)) != SIZE_MAX; i++) {
-        size_t to = i + strlen(LOCATOR);
-        while (to < end.length && end.data[to] >= '0' && end.data[to] <= '9') {
-            to++;
-        }
-        locator = view_slice(end, i, to - i);
-    }
-    bool is_there = locator.length > strlen(LOCATOR) && at >= history->fresh_from &&
-                    history->has_output != NULL && history->has_output(history->context, locator);
-    return is_there ? locator : view_of(NULL, 0);
-}
-
-static struct view cut_view(struct view text, size_t bytes) {
-    struct view cut = view_slice(text, 0, bytes);
-    return view_slice(cut, 0, cut.length < text.length ? utf8_valid_prefix(cut) : cut.length);
-}
-
-/* In the place of a removed output. */
-static result write_removed(
-    struct buffer *out, const struct agent_history *history, size_t at, struct error *error
-) {
-    const struct chat_call *call = call_of(history, at);
-    struct view name = call != NULL ? cut_view(call->name, 64) : view_of_text("a call");
-    struct view locator = locator_in(history, at);
-    TRY(buffer_append_format(
-        out, error, "[output of %.*s removed to save room: ", VIEW_ARGUMENTS(name)
-    ));
-    if (locator.length > 0) {
-        return buffer_append_format(
-            out, error, "read %.*s, or run it again]", VIEW_ARGUMENTS(cut_view(locator, 32))
-        );
-    }
-    return buffer_append_text(out, "run or read it again if you need it]", error);
-}
-
-/* The beginning of a long output; with its note no longer than `bytes`. */
-static result write_cut(
-    struct buffer *out,
-    const struct agent_history *history,
-    size_t at,
-    size_t bytes,
-    struct error *error
-) {
-    struct view text = history->messages[at].content;
-    struct view locator = locator_in(history, at);
-    char note[96] = CUT_NOTE;
-    if (locator.length > 0) {
-        int length = snprintf(
-            note,
-            sizeof note,
-            "\n[cut to save room: read %.*s]",
-            VIEW_ARGUMENTS(cut_view(locator, 32))
-        );
-        ASSERT(length > 0 && (size_t)length < sizeof note);
-    }
-    ASSERT(bytes > sizeof note);
-    TRY(buffer_append(out, cut_view(text, bytes - strlen(note)), error));
-    return buffer_append_text(out, note, error);
-}
-
-static bool has_path(const struct agent_history *history, struct view path) {
-    for (size_t i = 0; i < history->file_count; i++) {
-        if (view_equals(history->files[i], path)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* One line: what would break the list is left out. */
-static bool is_listable(struct view path) {
-    for (size_t i = 0; i < path.length; i++) {
-        if (path.data[i] < ' ') {
-            return false;
-        }
-    }
-    return path.length > 0 && path.length <= AGENT_HISTORY_PATH_BYTES_MAX;
-}
-
-/* Paths of the old list that are not on the new one, then the new one; the latest ones only. */
-static result collect_files(
-    const struct agent_history *history,
-    struct view old,
-    struct view *out,
-    size_t *count,
-    bool *has_older,
-    struct error *error
-) {
-    size_t lines = 0;
-    for (size_t i = 0; i < old.length; i++) {
-        lines += old.data[i] == '\n' ? 1 : 0;
-    }
-    CLEANUP(free_cleanup)
-    struct view *all = calloc(lines + history->file_count + 1, sizeof *all);
-    if (all == NULL) {
-        FAIL(error, MEMORY, "no memory for a list of files");
-    }
-    size_t found = 0;
-    struct cursor cursor = cursor_over(old);
-    struct view line;
-    while (cursor_take_until(&cursor, '\n', &line)) {
-        struct view path = view_slice(line, strlen(FILE_MARK), SIZE_MAX);
-        *has_older = *has_older || view_equals_text(line, "(and older ones)");
-        if (view_starts_with(line, view_of_text(FILE_MARK)) && !has_path(history, path)) {
-            all[found++] = path;
-        }
-    }
-    for (size_t i = 0; i < history->file_count; i++) {
-        if (is_listable(history->files[i])) {
-            all[found++] = history->files[i];
-        }
-    }
-    size_t bytes = 0;
-    *count = listed_files(history, all, found, &bytes);
-    *has_older = *has_older || *count < found;
-    memcpy(out, all + found - *count, *count * sizeof *out);
-    return OK;
-}
-
-static result write_files(
-    struct buffer *out, const struct agent_history *history, struct view old, struct error *error
-) {
-    struct view files[AGENT_HISTORY_FILES_MAX];
-    size_t count = 0;
-    bool has_older = false;
-    TRY(collect_files(history, old, files, &count, &has_older, error));
-    if (count == 0) {
-        return OK;
-    }
-    TRY(buffer_append_text(out, FILES_HEAD, error));
-    for (size_t i = 0; i < count; i++) {
-        TRY(buffer_append_text(out, FILE_MARK, error));
-        TRY(buffer_append(out, files[i], error));
-        TRY(buffer_append_byte(out, '\n', error));
-    }
-    return has_older ? buffer_append_text(out, FILES_OLDER, error) : OK;
-}
-
-/* Stands for a summary that the model did not write: the one before, and the calls since. */
-static result write_calls(
-    struct buffer *out,
-    const struct agent_history *history,
-    size_t tail,
-    struct view before,
-    struct error *error
-) {
-    TRY(buffer_append(out, cut_view(before, AGENT_HISTORY_SUMMARY_BYTES / 2), error));
-    size_t count = 0;
-    for (size_t i = 0; i < tail; i++) {
-        count += history->messages[i].call_count;
-    }
-    size_t skipped = count > CALLS_MAX ? count - CALLS_MAX : 0;
-    size_t at = 0;
-    for (size_t i = 0; i < tail; i++) {
-        for (size_t k = 0; k < history->messages[i].call_count; k++) {
-            const struct chat_call *call = &history->messages[i].calls[k];
-            if (at++ < skipped) {
-                continue;
-            }
-            const char *before_it = at > skipped + 1 ? "\n" : before.length > 0 ? "\n" : CALLS_HEAD;
-            struct view name = cut_view(call->name, 64);
-            struct view arguments = cut_view(call->arguments, CALL_BYTES);
-            TRY(buffer_append_format(
-                out,
-                error,
-                "%s%.*s %.*s",
-                before_it,
-                VIEW_ARGUMENTS(name),
-                VIEW_ARGUMENTS(arguments)
-            ));
-        }
-    }
-    return OK;
-}
-
-static result write_summary(
-    struct buffer *out,
-    const struct agent_history *history,
-    size_t tail,
-    struct view summary,
-    struct error *error
-) {
-    const struct chat_message *old = old_summary(history, tail);
-    struct view old_text = view_of(NULL, 0);
-    struct view old_files = view_of(NULL, 0);
-    if (old != NULL) {
-        split_summary(old, &old_text, &old_files);
-    }
-    TRY(buffer_append_text(out, SUMMARY_HEAD, error));
-    if (summary.length > 0) {
-        TRY(buffer_append(out, cut_view(summary, AGENT_HISTORY_SUMMARY_BYTES), error));
-    } else {
-        TRY(write_calls(out, history, tail, old_text, error));
-    }
-    return write_files(out, history, old_files, error);
 }
 
 /* ---- the new conversation ------------------------------------------------------------------- */
@@ -564,12 +284,12 @@ static result append_kept(struct building *building, size_t at, struct error *er
     }
     if (!is_in_tail && is_removed(&message)) {
         building->made.removed++;
-        TRY(write_removed(&building->text, history, at, error));
+        TRY(history_write_removed(&building->text, history, at, error));
         return append_text(building, &message, error);
     }
     if (message.role == CHAT_TOOL && message.content.length > plan->output_bytes_max) {
         building->made.removed++;
-        TRY(write_cut(&building->text, history, at, plan->output_bytes_max, error));
+        TRY(history_write_cut(&building->text, history, at, plan->output_bytes_max, error));
         return append_text(building, &message, error);
     }
     if (plan->drops_reasoning && message.role == CHAT_ASSISTANT) {
@@ -589,12 +309,14 @@ static result append_middle(struct building *building, struct view summary, stru
         building->made.person_message = chat_conversation_count(building->made.conversation);
         buffer_clear(&building->text);
         TRY(text.length > AGENT_HISTORY_PERSON_BYTES
-                ? write_cut(&building->text, history, person, AGENT_HISTORY_PERSON_BYTES, error)
+                ? history_write_cut(
+                      &building->text, history, person, AGENT_HISTORY_PERSON_BYTES, error
+                  )
                 : buffer_append(&building->text, text, error));
         TRY(append_text(building, &user, error));
     }
     buffer_clear(&building->text);
-    TRY(write_summary(&building->text, history, tail, summary, error));
+    TRY(history_write_summary(&building->text, history, tail, summary, error));
     return append_text(building, &user, error);
 }
 

@@ -64,8 +64,8 @@ struct agent_history {
     void *context;
 };
 
-/* The messages that ask for a summary: those of the context, a word for each call that the context
- * has no result of, and the request. Shallow: views into `history` and static text, and into
+/* The messages that ask for a summary: those of the context, a word in the place of results that it
+ * does not hold, and the request. Shallow: views into `history` and static text, and into
  * `remark`, what the user wants in it, may be empty; free() them. Expected errors: MEMORY. */
 struct agent_history_request {
     struct chat_message *messages;

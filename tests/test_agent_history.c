@@ -405,14 +405,14 @@ static void request_answers_pending_calls_in_a_word(void **state) {
     assert_true(
         is_ok(agent_history_request_make(&request, history, view_of_text("Keep names."), &error))
     );
-    assert_int_equal(request.count, 6);
+    assert_int_equal(request.count, 5);
     assert_int_equal(request.messages[3].role, CHAT_TOOL);
-    assert_true(view_equals(request.messages[4].call_id, world.messages[4].call_id));
-    assert_true(request.messages[4].content.length < 40);
-    assert_int_equal(request.messages[5].role, CHAT_USER);
-    assert_true(holds(request.messages[5].content, "At most 200 words."));
+    assert_true(view_equals(request.messages[3].call_id, world.messages[3].call_id));
+    assert_true(request.messages[3].content.length < 60);
+    assert_int_equal(request.messages[4].role, CHAT_USER);
+    assert_true(holds(request.messages[4].content, "At most 200 words."));
     assert_true(
-        view_ends_with(request.messages[5].content, view_of_text(" The user asks: Keep names."))
+        view_ends_with(request.messages[4].content, view_of_text(" The user asks: Keep names."))
     );
     agent_history_request_deinit(&request);
     free(world.arena);
