@@ -176,13 +176,14 @@ static result add_rule(struct network_rules *rules, struct view text, struct err
     return OK;
 }
 
-static result allocate(struct network_rules **out, size_t count, struct error *error) {
+static struct network_rules *allocate(size_t count) {
+    struct network_rules *rules = NULL;
+    return calloc(1, sizeof *rules + count * sizeof rules->rules[0]);
+}
+
+static result check_count(size_t count, struct error *error) {
     if (count > NETWORK_RULES_MAX) {
         FAIL(error, LIMIT, "%zu network entries, at most %d", count, NETWORK_RULES_MAX);
-    }
-    *out = calloc(1, sizeof **out + count * sizeof(*out)->rules[0]);
-    if (*out == NULL) {
-        FAIL(error, MEMORY, "no memory for %zu network entries", count);
     }
     return OK;
 }
@@ -190,8 +191,11 @@ static result allocate(struct network_rules **out, size_t count, struct error *e
 result network_rules_create(
     struct network_rules **out, const char *const *entries, size_t count, struct error *error
 ) {
-    CLEANUP(network_rules_cleanup) struct network_rules *rules = NULL;
-    TRY(allocate(&rules, count, error));
+    TRY(check_count(count, error));
+    CLEANUP(network_rules_cleanup) struct network_rules *rules = allocate(count);
+    if (rules == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu network entries", count);
+    }
     for (size_t i = 0; i < count; i++) {
         TRY(add_rule(rules, view_of_text(entries[i]), error));
     }
@@ -204,8 +208,11 @@ result network_rules_parse(struct network_rules **out, struct view text, struct 
     for (size_t i = 0; i < text.length; i++) {
         count += text.data[i] == ',' ? 1 : 0;
     }
-    CLEANUP(network_rules_cleanup) struct network_rules *rules = NULL;
-    TRY(allocate(&rules, count, error));
+    TRY(check_count(count, error));
+    CLEANUP(network_rules_cleanup) struct network_rules *rules = allocate(count);
+    if (rules == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu network entries", count);
+    }
     size_t from = 0;
     for (size_t i = 0; i < count; i++) {
         size_t end = view_find(text, view_of_text(","), from);

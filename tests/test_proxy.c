@@ -130,6 +130,7 @@ static void hand_over(int fd_a, int fd_b) {
         .msg_controllen = CMSG_SPACE(bytes),
     };
     struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+    ASSERT(rights != NULL);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
     rights->cmsg_len = CMSG_LEN(bytes);
