@@ -463,6 +463,38 @@ def test_headless_what_would_be_asked_is_refused():
         assert os.listdir(one.work) == ["a"]
 
 
+def test_rules_hold_under_every_dialect():
+    test_cli.needs_sandbox()
+    patch = "*** Begin Patch\n*** Add File: ok\n+a\n*** Add File: secret\n+b\n*** End Patch\n"
+    cases = {
+        "claude": [("Bash", {"command": "true; touch x"}), ("Write", {"file_path": "secret", "content": "x"}),
+                   ("Bash", {"command": "echo fine"})],
+        "codex": [("exec_command", {"cmd": "true; touch x"}), ("apply_patch", {"input": patch}),
+                  ("exec_command", {"cmd": "echo fine"})],
+    }
+    for dialect, calls in cases.items():
+        with session() as one:
+            turns = [{"thinking": "", "text": "", "calls": [{"name": name, "arguments": arguments}]}
+                     for name, arguments in calls] + [say("done")]
+            with one.run(turns, "--dialect", dialect, "--deny", "shell:touch *",
+                         "--deny", "write:secret", "--deny", "apply_patch:secret") as run:
+                run.message("one")
+                for _ in range(2):
+                    result = run.wait("tool_result")
+                    assert result["status"] == "refused", (dialect, result)
+                    assert "--deny" in result["text"] or "rule" in result["text"], result
+                assert "fine" in run.wait("tool_result", status="ok")["text"]
+                run.wait("idle", stop="answer")
+                run.end()
+            assert os.listdir(one.work) == [], dialect
+            with one.run([turns[2], say("done")], "--resume", "last") as run:  # it keeps its names
+                run.wait("idle")
+                run.message("two")
+                assert "fine" in run.wait("tool_result", status="ok")["text"]
+                run.wait("idle", stop="answer")
+                run.end()
+
+
 def test_read_only_writes_nothing():
     test_cli.needs_sandbox()
     with session() as one:
