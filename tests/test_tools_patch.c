@@ -282,6 +282,45 @@ static void work_on_a_hostile_file_is_bounded(void **state) {
     );
 }
 
+/* What permission is asked for is what the patch does, however its headers are written. */
+static void the_subject_names_every_file_that_is_changed(void **state) {
+    struct bench *bench = *state;
+    static const struct {
+        const char *body;
+        const char *paths; /* each with a blank behind it */
+    } rows[] = {
+        {"*** Update File: a\\n@@\\n-x\\n+y\\n*** Delete File: b\\n", "a b "},
+        {"*** Update File:a\\n*** Move to:c\\n@@\\n-x\\n+y\\n*** Add File:\\td/e \\r\\n+z\\n",
+         "a c d/e "},
+        {"*** Add File:   a\\n+*** Delete File: no\\n", "a "},
+        {"*** Rename File: a\\n", ""},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        CLEANUP(tool_subject_deinit) struct tool_subject subject = {0};
+        char arguments[512];
+        char found[256] = "";
+        (void)snprintf(
+            arguments,
+            sizeof arguments,
+            "{\"patch\": \"*** Begin Patch\\n%s*** End Patch\"}",
+            rows[i].body
+        );
+        MUST(tool_subject_find(
+            bench->context,
+            view_of_text("apply_patch"),
+            view_of_text(arguments),
+            &subject,
+            &must_error
+        ));
+        for (size_t j = 0; j < subject.path_count; j++) {
+            size_t used = strlen(found);
+            (void
+            )snprintf(found + used, sizeof found - used, "%.*s ", VIEW_ARGUMENTS(subject.paths[j]));
+        }
+        assert_string_equal(found, rows[i].paths);
+    }
+}
+
 #define BENCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -293,6 +332,7 @@ int main(void) {
         BENCH_TEST(broken_patches_name_their_line),
         BENCH_TEST(what_fails_while_writing_is_undone),
         BENCH_TEST(names_may_come_twice),
+        BENCH_TEST(the_subject_names_every_file_that_is_changed),
         BENCH_TEST(work_on_a_hostile_file_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

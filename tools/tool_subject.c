@@ -1,7 +1,6 @@
 /* What a call is about: the command, the files and the address that its arguments name. See tool.h. */
 #include "tool_internal.h"
-
-#define PATCH_BEGIN "*** Begin Patch"
+#include "tool_patch.h"
 
 void tool_subject_deinit(struct tool_subject *subject) {
     json_destroy(subject->arguments);
@@ -17,34 +16,28 @@ static void add_path(struct tool_subject *subject, struct view path) {
     subject->paths[subject->path_count++] = path;
 }
 
-/* The files of a patch's headers. */
-static void add_patch(struct tool_subject *subject, struct view patch) {
-    static const char *const headers[] = {
-        "*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: "};
-    struct cursor lines = cursor_over(patch);
-    while (cursor_remaining(&lines) > 0) {
-        struct view line;
-        if (!cursor_take_until(&lines, '\n', &line)) {
-            (void)cursor_take(&lines, cursor_remaining(&lines), &line);
-        }
-        for (size_t i = 0; i < COUNT_OF(headers); i++) {
-            struct view header = view_of_text(headers[i]);
-            if (view_starts_with(line, header)) {
-                struct view path = view_slice(line, header.length, SIZE_MAX);
-                while (path.length > 0 && strchr("\r\t ", path.data[path.length - 1]) != NULL) {
-                    path.length--;
-                }
-                add_path(subject, path);
-            }
+/* The files of a patch, read by what will apply it: another reader might see other names. One that is
+ * wrong names none, and the call refuses it. */
+static result add_patch(struct tool_subject *subject, struct view text, struct error *error) {
+    CLEANUP(patch_deinit) struct patch patch = {0};
+    CLEANUP(buffer_deinit) struct buffer why;
+    buffer_init(&why, BUFFER_CEILING_DEFAULT);
+    TRY(patch_parse(text, &patch, &why, error));
+    for (size_t i = 0; why.length == 0 && i < patch.file_count; i++) {
+        add_path(subject, patch.files[i].path);
+        if (patch.files[i].moved_to.length > 0) {
+            add_path(subject, patch.files[i].moved_to);
         }
     }
+    return OK;
 }
 
-static void take_argument(struct tool_subject *subject, struct json_value member) {
+static result
+take_argument(struct tool_subject *subject, struct json_value member, struct error *error) {
     struct view name = json_name(member);
     struct view text;
     if (!json_as_string(member, &text)) {
-        return;
+        return OK;
     }
     if (view_equals_text(name, "command") && (subject->effects & TOOL_EXECUTES) != 0) {
         subject->command = text;
@@ -52,9 +45,10 @@ static void take_argument(struct tool_subject *subject, struct json_value member
         add_path(subject, text);
     } else if (view_equals_text(name, "url")) {
         subject->url = text;
-    } else if (view_find(text, view_of_text(PATCH_BEGIN), 0) != SIZE_MAX && (subject->effects & TOOL_WRITES) != 0) {
-        add_patch(subject, text);
+    } else if (view_equals_text(name, "patch") && (subject->effects & TOOL_WRITES) != 0) {
+        return add_patch(subject, text, error);
     }
+    return OK;
 }
 
 static const struct tool_offer *find_offer(const struct tool_context *context, struct view name) {
@@ -88,7 +82,7 @@ static result take_arguments(
     }
     struct json_value member = json_first(json_root(subject->arguments));
     for (; json_type(member) != JSON_ABSENT; member = json_next(member)) {
-        take_argument(subject, member);
+        TRY(take_argument(subject, member, error));
     }
     return OK;
 }
