@@ -80,6 +80,9 @@ struct tool_ports {
     void (*cancel)(void *context);
     /* Calls run again after a cancel; on the loop thread, while none runs. */
     void (*renew)(void *context);
+    /* Ends servers and background jobs, so that files can be put back; on a worker while no call runs.
+     * Servers come back with the next call to them. */
+    void (*settle)(void *context);
     /* What a call is about; on the loop thread, while none runs. Only with run_options.permission. */
     result (*subject
     )(void *context,

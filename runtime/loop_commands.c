@@ -83,11 +83,20 @@ static result require_workspace(const struct run_command_work *work, struct erro
     return OK;
 }
 
+/* Nothing that the agent started changes files while they are put back. */
+static void settle(const struct run_command_work *work) {
+    const struct tool_ports *tools = &work->run->options->tools;
+    if (tools->settle != NULL) {
+        tools->settle(tools->context);
+    }
+}
+
 static result work_undo(struct run_command_work *work, struct error *error) {
     struct recorder *recorder = &work->run->recorder;
     CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
     TRY(require_workspace(work, error));
     TRY(load_tree(work, &tree, error));
+    settle(work);
     TRY(rewind_undo(recorder->store, tree, recorder->workspace, &work->undone, error));
     return buffer_append_format(
         &work->text,
@@ -167,6 +176,7 @@ static result work_rewind(struct run_command_work *work, struct error *error) {
     CLEANUP(session_tree_cleanup) struct session_tree *before = NULL;
     CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
     TRY(load_tree(work, &before, error));
+    settle(work);
     TRY(rewind_to_turn(
         recorder->store, before, recorder->workspace, work->turn - 1, &work->undone, error
     ));

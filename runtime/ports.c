@@ -1,5 +1,6 @@
 /* The real engine and the real tools behind the tables of loop.h. */
 #include "loop.h"
+#include "tools/tool_mcp.h"
 
 static result
 port_generate(void *context, const struct generation_request *request, struct error *error) {
@@ -107,6 +108,10 @@ static void port_tool_renew(void *context) {
     tool_cancel_end(context);
 }
 
+static void port_tool_settle(void *context) {
+    tool_context_stop_processes(context);
+}
+
 static result port_tool_subject(
     void *context,
     struct view name,
@@ -123,6 +128,7 @@ struct tool_ports tool_ports_of(struct tool_context *context) {
         .call = port_tool_call,
         .cancel = port_tool_cancel,
         .renew = port_tool_renew,
+        .settle = port_tool_settle,
         .subject = port_tool_subject,
         .files = port_tool_files,
         .has_output = port_tool_has_output,

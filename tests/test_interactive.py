@@ -655,6 +655,28 @@ def test_tools_of_a_server_are_called_when_they_are_allowed():
             run.end()
 
 
+def test_files_are_put_back_while_a_server_is_there():
+    test_cli.needs_sandbox()
+    with session() as one:
+        shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), one.work / "server.py")
+        options = configured(one, mcp={
+            "fake": {"command": ["python3", "/workspace/server.py"], "read_only": ["echo"]}})
+        echo = {"thinking": "", "text": "", "calls": [
+            {"name": "mcp__fake__echo", "arguments": {"text": "hello"}}]}
+        turns = [call("echo 1 > a"), say("done"), echo, say("done")]
+        with one.run(turns, *options, "--allow", "mcp__*") as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            assert (one.work / "a").exists()
+            run.send("command", command="undo")
+            assert "put back" in run.wait("note")["text"]
+            assert not (one.work / "a").exists()
+            run.message("two")
+            assert "hello" in run.wait("tool_result", status="ok")["text"]  # it was started again
+            run.wait("idle", stop="answer")
+            run.end()
+
+
 # ---- project, network ----------------------------------------------------------------------------
 
 
