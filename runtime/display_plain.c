@@ -281,7 +281,9 @@ static void put_resumed(struct lines *lines, const struct generation_facts *fact
     }
     ASSERT(length >= 0);
     for (char *at = miss; *at != '\0'; at++) {
-        *at = *at == '_' ? ' ' : *at;
+        if (*at == '_') {
+            *at = ' ';
+        }
     }
     lines_format(
         lines,
@@ -318,6 +320,39 @@ static bool is_said_by_cut(const struct run_event *event) {
                       event->reason == FINISH_OPEN_CALL);
 }
 
+static void put_idle(struct lines *lines, const struct run_event *event) {
+    bool has_detail = event->detail != NULL && event->detail[0] != '\0';
+    if (event->stop == NULL) {
+        return; /* there was no task yet */
+    }
+    lines_format(
+        lines,
+        STYLE_DIM,
+        "# %s%s%s%s",
+        event->stop_text,
+        has_detail ? " (" : "",
+        has_detail ? event->detail : "",
+        has_detail ? ")" : ""
+    );
+}
+
+/* What was refused, and what a person allowed. */
+static void put_decision(struct lines *lines, const struct run_event *event) {
+    bool is_allowed = strcmp(event->verdict, "allow") == 0;
+    if (is_allowed && strcmp(event->decided_by, "person") != 0) {
+        return;
+    }
+    lines_format(
+        lines,
+        is_allowed ? STYLE_DIM : STYLE_BAD,
+        "  | %s by the %s%s%.*s",
+        is_allowed ? "allowed" : "denied",
+        event->decided_by,
+        event->reason_text.length > 0 ? ": " : "",
+        VIEW_ARGUMENTS(event->reason_text)
+    );
+}
+
 static void put_ask(struct lines *lines, const struct run_event *event) {
     bool is_any = event->has_always && event->pattern.length == 0;
     char pattern[200] = "";
@@ -352,35 +387,13 @@ static void put_compacted(struct lines *lines, const struct run_event *event) {
 /* How a person and the host came to terms; false for any other event. */
 static bool put_interactive(struct lines *lines, const struct run_event *event) {
     if (event->type == RUN_IDLE) {
-        bool has_detail = event->detail != NULL && event->detail[0] != '\0';
-        if (event->stop != NULL) {
-            lines_format(
-                lines,
-                STYLE_DIM,
-                "# %s%s%s%s",
-                event->stop_text,
-                has_detail ? " (" : "",
-                has_detail ? event->detail : "",
-                has_detail ? ")" : ""
-            );
-        }
+        put_idle(lines, event);
     } else if (event->type == RUN_USER) {
         lines_excerpt(lines, &(struct excerpt){.prefix = "you: "}, event->text);
     } else if (event->type == RUN_ASK) {
         put_ask(lines, event);
     } else if (event->type == RUN_DECISION) {
-        bool is_allowed = strcmp(event->verdict, "allow") == 0;
-        if (!is_allowed || strcmp(event->decided_by, "person") == 0) {
-            lines_format(
-                lines,
-                is_allowed ? STYLE_DIM : STYLE_BAD,
-                "  | %s by the %s%s%.*s",
-                is_allowed ? "allowed" : "denied",
-                event->decided_by,
-                event->reason_text.length > 0 ? ": " : "",
-                VIEW_ARGUMENTS(event->reason_text)
-            );
-        }
+        put_decision(lines, event);
     } else if (event->type == RUN_HOOK) {
         lines_format(lines, STYLE_DIM, "# hook %s: %.*s", event->hook, VIEW_ARGUMENTS(event->text));
     } else if (event->type == RUN_COMPACTED) {
