@@ -252,6 +252,9 @@ static void fold_thinking(struct live *live) {
     CLEANUP(buffer_deinit) struct buffer harmless;
     buffer_init(&harmless, LINES_BYTES_MAX);
     char size[48] = "";
+    if (live->thinking_bytes == 0) {
+        return;
+    }
     struct view begin = view_slice(buffer_view(&live->thinking), 0, 1024);
     begin.length = utf8_valid_prefix(begin);
     if (is_failed(sandbox_sanitise(begin, 0, &harmless, NULL))) {

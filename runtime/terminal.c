@@ -16,7 +16,9 @@
 #define PAUSE_TRIES_MAX 100 /* a terminal that takes nothing is left as it is */
 #define PROMPT_ROWS_MAX 12
 #define WIDE_COLUMNS    70
-#define HANDLE_COUNT    5
+#define HANDLE_COUNT    6
+#define HOLD_MS         200 /* keys wait for a completion */
+#define ASK_DELAY_MS    300 /* longer than it takes to see a question */
 
 int64_t terminal_now_ms(const struct terminal *terminal) {
     return (int64_t)uv_now(terminal->uv);
@@ -60,8 +62,8 @@ void terminal_draw(struct terminal *terminal) {
 
 /* ---- events of the run ---------------------------------------------------------------------- */
 
-static void ask(struct terminal *terminal, const struct run_event *event) {
-    terminal_end_question(terminal);
+static void begin_question(uv_timer_t *timer) {
+    struct terminal *terminal = timer->data;
     size_t cursor = 0;
     struct view line = editor_line(terminal->editor, &cursor);
     buffer_clear(&terminal->draft);
@@ -70,8 +72,15 @@ static void ask(struct terminal *terminal, const struct run_event *event) {
         terminal->edits++;
     }
     terminal->is_asking = true;
+    terminal_draw(terminal);
+}
+
+static void ask(struct terminal *terminal, const struct run_event *event) {
+    terminal_end_question(terminal);
     terminal->question = event->question;
     terminal->has_always = event->has_always;
+    int status = uv_timer_start(&terminal->asking, begin_question, ASK_DELAY_MS, 0);
+    ASSERT(status == 0);
 }
 
 static void keep_model(struct terminal *terminal, const struct run_event *event) {
@@ -117,8 +126,8 @@ static void gone(struct terminal *terminal) {
 
 static void late(uv_timer_t *timer);
 
-static void take_keys(struct terminal *terminal) {
-    for (;;) {
+void terminal_take_keys(struct terminal *terminal) {
+    while (!terminal->is_held) {
         struct key key = keys_next(terminal->keys);
         if (key.type == KEY_NONE || !terminal->is_attached) {
             break;
@@ -126,7 +135,12 @@ static void take_keys(struct terminal *terminal) {
         terminal_key(terminal, &key);
     }
     uint64_t wait_ms = keys_wait_ms(terminal->keys);
-    if (wait_ms > 0) {
+    if (!terminal->is_attached) {
+        return;
+    }
+    if (terminal->is_held) {
+        (void)uv_timer_start(&terminal->waiting, late, HOLD_MS, 0);
+    } else if (wait_ms > 0) {
         (void)uv_timer_start(&terminal->waiting, late, wait_ms, 0);
     } else {
         (void)uv_timer_stop(&terminal->waiting);
@@ -136,8 +150,12 @@ static void take_keys(struct terminal *terminal) {
 
 static void late(uv_timer_t *timer) {
     struct terminal *terminal = timer->data;
-    keys_stop_waiting(terminal->keys);
-    take_keys(terminal);
+    if (terminal->is_held) {
+        terminal->is_held = false; /* the disk is slow: keys go on */
+    } else {
+        keys_stop_waiting(terminal->keys);
+    }
+    terminal_take_keys(terminal);
 }
 
 static void readable(uv_poll_t *handle, int status, int events) {
@@ -153,7 +171,9 @@ static void readable(uv_poll_t *handle, int status, int events) {
         return;
     }
     keys_add(terminal->keys, view_of(bytes, (size_t)count));
-    take_keys(terminal);
+    if (!terminal->is_held) {
+        terminal_take_keys(terminal);
+    }
 }
 
 /* ---- suspend and resume --------------------------------------------------------------------- */
@@ -262,6 +282,7 @@ static void detach(void *context) {
         (uv_handle_t *)&terminal->poll,
         (uv_handle_t *)&terminal->waiting,
         (uv_handle_t *)&terminal->pausing,
+        (uv_handle_t *)&terminal->asking,
         (uv_handle_t *)&terminal->stop,
         (uv_handle_t *)&terminal->go_on,
     };
@@ -273,12 +294,14 @@ static void detach(void *context) {
 static result handles_start(struct terminal *terminal, struct error *error) {
     int status = uv_timer_init(terminal->uv, &terminal->waiting);
     status |= uv_timer_init(terminal->uv, &terminal->pausing);
+    status |= uv_timer_init(terminal->uv, &terminal->asking);
     status |= uv_signal_init(terminal->uv, &terminal->stop);
     status |= uv_signal_init(terminal->uv, &terminal->go_on);
     ASSERT(status == 0); /* these calls only fill in the handle */
     terminal->poll.data = terminal;
     terminal->waiting.data = terminal;
     terminal->pausing.data = terminal;
+    terminal->asking.data = terminal;
     terminal->stop.data = terminal;
     terminal->go_on.data = terminal;
     status = uv_signal_start(&terminal->stop, stopped, SIGTSTP);

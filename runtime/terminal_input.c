@@ -30,6 +30,7 @@ static struct view trimmed(struct view text) {
 /* ---- answers -------------------------------------------------------------------------------- */
 
 void terminal_end_question(struct terminal *terminal) {
+    (void)uv_timer_stop(&terminal->asking);
     if (terminal->is_asking) {
         terminal->is_asking = false;
         editor_set(terminal->editor, buffer_view(&terminal->draft));

@@ -26,13 +26,15 @@ struct terminal {
 
     int fd; /* a description of its own, so that the shell's stays as it is */
     uv_poll_t poll;
-    uv_timer_t waiting; /* for the rest of a key */
+    uv_timer_t waiting; /* for the rest of a key, or a completion */
+    bool is_held;       /* keys wait for the completion that comes before them */
     uv_timer_t pausing; /* until what was drawn is written */
     uv_signal_t stop, go_on;
     int pause_tries;
 
     bool is_idle;
-    bool is_asking; /* the line is an answer to: */
+    uv_timer_t asking; /* until the question is asked: what is typed on is no answer to it */
+    bool is_asking;    /* the line is an answer to: */
     bool has_always;
     uint64_t question;
     struct buffer draft; /* what was typed when the question came */
@@ -54,6 +56,7 @@ struct terminal {
 };
 
 /* ---- terminal.c ---- */
+void terminal_take_keys(struct terminal *terminal);
 void terminal_draw(struct terminal *terminal);
 void terminal_say(struct terminal *terminal, const char *text);
 void terminal_pause(struct terminal *terminal);

@@ -59,14 +59,8 @@ static void complete_work(uv_work_t *work) {
     );
 }
 
-static void complete_done(uv_work_t *work, int status) {
-    struct terminal *terminal = work->data;
+static void take_completion(struct terminal *terminal) {
     struct completion *found = &terminal->completion;
-    (void)status;
-    terminal->is_completing = false;
-    if (!terminal->is_attached || terminal->edits != terminal->complete_edits) {
-        return; /* the person has gone on */
-    }
     if (found->insert.length > 0) {
         (void)editor_insert(terminal->editor, buffer_view(&found->insert));
         terminal->edits++;
@@ -80,6 +74,22 @@ static void complete_done(uv_work_t *work, int status) {
         }
         result_ignore(buffer_append_text(&found->candidates, more, NULL));
         terminal_say(terminal, buffer_text(&found->candidates));
+    }
+}
+
+static void complete_done(uv_work_t *work, int status) {
+    struct terminal *terminal = work->data;
+    (void)status;
+    terminal->is_completing = false;
+    if (!terminal->is_attached) {
+        return;
+    }
+    if (terminal->edits == terminal->complete_edits) { /* else the person has gone on */
+        take_completion(terminal);
+    }
+    if (terminal->is_held) {
+        terminal->is_held = false;
+        terminal_take_keys(terminal);
     }
 }
 
@@ -100,4 +110,5 @@ void terminal_complete(struct terminal *terminal) {
     int status = uv_queue_work(terminal->uv, &terminal->complete, complete_work, complete_done);
     ASSERT(status == 0);
     terminal->is_completing = true;
+    terminal->is_held = true;
 }
