@@ -7,13 +7,16 @@ anywhere must come to the same tokens. Helpers and output are those of test_cli.
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import time
 
 import test_cli
+import test_interactive
 from test_cli import GREEDY, HEARTH, MINI, Scratch, check, hearth, needs_sandbox
 
 DEMO = "012-trace-call"
@@ -430,6 +433,38 @@ def test_other_numerics_or_another_backend_are_the_reason_of_the_miss():
         done = resume(scratch, "--json", "--max-turns", "1")
         assert resumed_event(done)["miss"] == "other_backend"
         assert tree_of(scratch)["agents"][0]["turns"][-1]["cache"]["miss_reason"] == "other_backend"
+
+
+# ---- a person ------------------------------------------------------------------------------------
+
+
+def test_a_persons_session_goes_on_from_its_tokens_after_interrupts():
+    with test_interactive.session() as one:
+        with one.run([], "--temperature", "0", "--cache", "off") as run:
+            run.message("Count from 1 to 1000 in words.")
+            run.wait("reasoning")
+            run.send("interrupt")
+            first = run.wait("idle", stop="interrupt")["context"]
+            run.message("x " * 300)  # the prompt is cut before, in or behind its evaluation
+            run.wait("turn")
+            time.sleep(random.random() * 0.3)
+            run.send("interrupt")
+            second = run.wait("idle")["context"]
+            run.message("Say yes.")
+            third = run.wait("idle")["context"]
+            usage = [event for event in run.events if event["event"] == "usage"]
+            assert third > second >= first > 0, (first, second, third)
+            for before, after in zip(usage, usage[1:]):  # nothing is computed twice
+                assert after["reused"] >= before["prompt"] + before["sampled"] - 1 or \
+                    after["prompt"] == 0, (before, after)
+            run.end()
+        assert len(context_ids(one.tree())) == third
+        with one.run([], "--resume", "last", "--cache", "off") as run:
+            run.wait("idle")
+            run.message("And now?")
+            assert run.wait("resumed")["context"] == third
+            run.wait("idle")
+            run.end()
 
 
 # ---- the cache on disk ---------------------------------------------------------------------------
