@@ -54,8 +54,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         match(schema, arguments);
         return 0;
     }
-    for (size_t i = 0; i < tool_count(); i++) {
-        match(view_of_text(tool_at(i)->schema), arguments);
+    for (size_t i = 0; i < TOOL_DIALECT_COUNT * tool_count(); i++) {
+        enum tool_dialect dialect = (enum tool_dialect)(i / tool_count());
+        const struct tool_descriptor *tool = tool_form(i % tool_count(), dialect, tool_set_all());
+        match(
+            view_of_text(tool == NULL ? tool_at(i % tool_count())->schema : tool->schema), arguments
+        );
     }
     return 0;
 }

@@ -294,7 +294,10 @@ result patch_parse(struct view text, struct patch *out, struct buffer *why, stru
         TRY(parse_section(&parser));
     }
     if (why->length == 0 && patch.file_count == 0) {
-        return wrong(&parser, "the patch names no file");
+        TRY(wrong(&parser, "the patch names no file"));
+    }
+    if (why->length > 0) {
+        return OK;
     }
     *out = patch;
     patch = (struct patch){0};

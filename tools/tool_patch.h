@@ -52,7 +52,8 @@ struct patch {
     size_t hunk_count;
 };
 
-/* `text` is borrowed until deinit. What is wrong goes into `why`, which is else left empty.
+/* `text` is borrowed until deinit. What is wrong goes into `why`, which is else left empty; `out` is
+ * then as it was.
  * Expected errors: MEMORY. */
 MUST_CHECK result
 patch_parse(struct view text, struct patch *out, struct buffer *why, struct error *error);

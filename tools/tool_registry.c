@@ -131,14 +131,20 @@ uint64_t tool_set_all(void) {
 }
 
 uint64_t tool_set_default(enum tool_dialect dialect) {
+    static const char *const claude[] = {"shell", "read", "edit", "write", "glob", "grep", "todo"};
     static const char *const codex[] = {"shell", "apply_patch", "todo", "image"};
+    if (dialect == TOOL_DIALECT_HEARTH) {
+        return TOOL_SET_DEFAULT;
+    }
+    bool is_claude = dialect == TOOL_DIALECT_CLAUDE;
+    size_t count = is_claude ? COUNT_OF(claude) : COUNT_OF(codex);
     uint64_t set = 0;
-    for (size_t i = 0; i < COUNT_OF(codex) && dialect == TOOL_DIALECT_CODEX; i++) {
-        size_t index = index_of(view_of_text(codex[i]));
+    for (size_t i = 0; i < count; i++) {
+        size_t index = index_of(view_of_text(is_claude ? claude[i] : codex[i]));
         ASSERT(index != SIZE_MAX);
         set |= UINT64_C(1) << index;
     }
-    return dialect == TOOL_DIALECT_CODEX ? set : TOOL_SET_DEFAULT;
+    return set;
 }
 
 bool tool_set_is_wide(enum tool_dialect dialect, uint64_t set) {
@@ -147,7 +153,7 @@ bool tool_set_is_wide(enum tool_dialect dialect, uint64_t set) {
 
 static result fail_unknown(struct view name, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer known = {NULL, 0, 0, 0};
-    buffer_init(&known, ERROR_MESSAGE_BYTES);
+    buffer_init(&known, BUFFER_CEILING_DEFAULT);
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         TRY(buffer_append_format(&known, error, "%s%s", i == 0 ? "" : ", ", rows[i]->shown.name));
     }
