@@ -379,7 +379,8 @@ static result keep_output(
         return OK;
     }
     bool is_kept = false;
-    uint64_t missing = out->output_bytes - out->output.length;
+    uint64_t kept = out->output.length;
+    uint64_t missing = out->output_bytes > kept ? out->output_bytes - kept : 0;
     TRY(tool_outputs_keep(
         &context->outputs,
         context->call_count,
