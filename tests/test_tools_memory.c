@@ -3,6 +3,9 @@
 #include "failing_memory.h"
 #include "tools_support.h"
 
+#include "tools/tool_fetch.h"
+#include "tools/tool_mcp_message.h"
+
 #define ALLOCATIONS_MAX 5000
 
 /* Returns how many allocations were made to fail until the call went through. */
@@ -36,9 +39,22 @@ static size_t fail_each(struct bench *bench, const char *name, const char *argum
     return 0;
 }
 
+static result fetch_page(
+    void *context,
+    const struct tool_fetch_request *request,
+    struct tool_fetch_answer *out,
+    struct error *error
+) {
+    (void)context;
+    (void)request;
+    out->status = 200;
+    return buffer_append_text(&out->body, "<html><p>a &amp; b<p><a href='/x'>c</a>", error);
+}
+
 static void fail_calls(uint64_t set, const char *const calls[][2], size_t count) {
     struct bench bench;
-    const struct tool_context_options options = {.set = set, .strictness = TOOL_STRICT_NEVER};
+    const struct tool_context_options options = {
+        .set = set, .strictness = TOOL_STRICT_NEVER, .fetch = fetch_page};
     bench_open(&bench, NULL, &options);
     size_t failed = 0;
     for (size_t i = 0; i < count; i++) {
@@ -75,9 +91,45 @@ static void every_failed_allocation_is_told(void **state) {
          "{\"patch\":\"*** Begin Patch\\n*** Update File: a.py\\n-y = 2\\n+y = 3\\n*** End "
          "Patch\"}"},
         {"image", "{\"path\":\"a.py\"}"},
+        {"fetch", "{\"url\":\"http://example.org/\"}"},
     };
     fail_calls(TOOL_SET_TRAINED, calls, COUNT_OF(calls));
     fail_calls(tool_set_all(), wide_calls, COUNT_OF(wide_calls));
+}
+
+static void count_line(void *context, struct view line, bool is_overlong) {
+    size_t *lines = context;
+    struct mcp_message message;
+    assert_false(is_overlong);
+    if (is_ok(mcp_message_parse(line, &message, NULL))) {
+        assert_true(message.kind == MCP_RESULT || message.kind == MCP_REQUEST);
+        *lines += 1;
+    }
+    mcp_message_deinit(&message);
+}
+
+/* Of a message for which there is no memory nothing is left, and no other takes its place. */
+static void messages_are_read_whole_or_not_at_all(void **state) {
+    (void)state;
+    static const char text[] = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"a\":[1,2,\"b\"]}}\n"
+                               "{\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"ping\"}\n";
+    bool fired = true;
+    size_t nth = 1;
+    for (; fired && nth < ALLOCATIONS_MAX; nth++) {
+        struct mcp_reader reader;
+        size_t lines = 0;
+        mcp_reader_init(&reader);
+        failing_memory_arm(nth);
+        result status = OK;
+        for (size_t at = 0; at < sizeof text - 1 && is_ok(status); at += 20) {
+            struct view part = view_slice(view_of_text(text), at, 20);
+            status = mcp_reader_take(&reader, part, count_line, &lines, NULL);
+        }
+        fired = failing_memory_fired();
+        assert_true(fired ? lines < 2 : lines == 2);
+        mcp_reader_deinit(&reader);
+    }
+    assert_true(nth > 5);
 }
 
 static void context_is_made_whole_or_not_at_all(void **state) {
@@ -106,6 +158,7 @@ static void context_is_made_whole_or_not_at_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_failed_allocation_is_told),
+        cmocka_unit_test(messages_are_read_whole_or_not_at_all),
         cmocka_unit_test(context_is_made_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,10 +46,12 @@ enum content { CONTENT_TEXT, CONTENT_HTML, CONTENT_BINARY };
 
 /* The media type without its parameters, in small letters. */
 static void media_type(const char *content_type, char out[TOOL_FETCH_TYPE_BYTES]) {
+    static const char small[] = "abcdefghijklmnopqrstuvwxyz";
     size_t length = strcspn(content_type, "; \t");
     for (size_t i = 0; i < length; i++) {
         char c = content_type[i];
-        out[i] = c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+        bool is_capital = c >= 'A' && c <= 'Z';
+        out[i] = is_capital ? small[c - 'A'] : c;
     }
     out[length] = '\0';
 }
@@ -173,7 +175,7 @@ static result describe(
 ) {
     out->status = answer->status >= 400 ? TOOL_ERROR : TOOL_OK;
     CLEANUP(buffer_deinit) struct buffer head = {NULL, 0, 0, 0};
-    buffer_init(&head, 3 * TOOL_FETCH_URL_BYTES);
+    buffer_init(&head, (size_t)3 * TOOL_FETCH_URL_BYTES);
     const char *type = answer->content_type[0] != '\0' ? answer->content_type : "no content type";
     bool is_elsewhere = answer->url[0] != '\0' && strcmp(answer->url, url) != 0;
     TRY(buffer_append_format(

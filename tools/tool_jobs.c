@@ -131,9 +131,9 @@ static void forget_oldest(struct tool_jobs *jobs) {
         if (jobs->items[i]->pump == NULL) {
             job_destroy(jobs->items[i]);
             jobs->count -= 1;
-            memmove(
-                &jobs->items[i], &jobs->items[i + 1], (jobs->count - i) * sizeof jobs->items[0]
-            );
+            for (size_t j = i; j < jobs->count; j++) {
+                jobs->items[j] = jobs->items[j + 1];
+            }
         }
     }
 }

@@ -225,7 +225,7 @@ static result run_server_tool(
         int64_t limit_ms = own_is_lower ? server->time_ms_max : context->time_ms_max;
         return describe_failure(server, end, limit_ms, out, error);
     }
-    result done = OK;
+    result done;
     if (answer.kind == MCP_RESULT) {
         done = mcp_result_write(answer.result, context->options.text_bytes_max, out, error);
     } else {

@@ -51,7 +51,7 @@ static void count_unasked(struct mcp_server *server, size_t bytes) {
 static void answer_request(struct mcp_server *server, const struct mcp_message *message) {
     CLEANUP(buffer_deinit) struct buffer line = {NULL, 0, 0, 0};
     buffer_init(&line, sizeof server->roots + 2 * MCP_ID_BYTES_MAX + 1024);
-    result written = OK;
+    result written;
     if (view_equals_text(message->method, "ping")) {
         written = mcp_write_result(&line, message->request_id, view_of_text("{}"), NULL);
     } else if (view_equals_text(message->method, "roots/list")) {
@@ -427,7 +427,9 @@ static void take_title(struct mcp_server *server, struct json_value value) {
         (void)json_as_string(json_get(about, members[i]), &text);
         for (size_t j = 0; j < text.length && j < 60 && used + 2 < sizeof server->title; j++) {
             bool is_shown = text.data[j] >= 0x20 && text.data[j] < 0x7f;
-            server->title[used++] = is_shown ? (char)text.data[j] : '?';
+            memcpy(
+                &server->title[used++], is_shown ? &text.data[j] : (const unsigned char *)"?", 1
+            );
         }
         if (i == 0) {
             server->title[used++] = ' ';
