@@ -1,29 +1,21 @@
 /* One block through md4c. Text is collected in words, which go to the line they fit into; a word
- * carries the escapes of the marks that begin and end in it. Depth, columns and cells are bounded:
- * a block beyond them is shown as it stands.
+ * carries the escapes of the marks that begin and end in it. Depth is bounded; a block that is deeper, or
+ * a table that does not fit, is shown as it stands.
  */
 #include "markdown.h"
+#include "markdown_table.h"
 
 #include "sandbox/sandbox.h"
 #include <md4c.h>
 
 #define DEPTH_MAX    16
 #define PREFIX_BYTES 96
-#define COLUMNS_MAX  16
-#define CELLS_MAX    2048
-#define CELL_COLUMNS 200 /* natural width of a cell; longer ones are wrapped */
 
 enum mark { MARK_STRONG = 1, MARK_EMPHASIS = 2, MARK_CODE = 4, MARK_LINK = 8, MARK_DELETED = 16 };
 
 struct list {
     bool is_ordered;
     unsigned number;
-};
-
-struct table {
-    struct buffer text; /* of all cells */
-    size_t ends[CELLS_MAX];
-    size_t cell_count, columns, header_cells;
 };
 
 struct render {
@@ -40,7 +32,7 @@ struct render {
     unsigned marks, word_marks; /* now, and where the word began */
     bool has_space;             /* between the line and the word */
     bool in_code;
-    struct table *table; /* while one is read */
+    struct markdown_table *table; /* while one is read */
 };
 
 /* ---- lines ---------------------------------------------------------------------------------- */
@@ -231,150 +223,6 @@ static bool enter_item(struct render *render, const MD_BLOCK_LI_DETAIL *detail) 
     return enter_container(render, marker, later);
 }
 
-/* ---- tables --------------------------------------------------------------------------------- */
-
-static struct view cell_at(const struct table *table, size_t index) {
-    size_t from = index == 0 ? 0 : table->ends[index - 1];
-    return view_slice(buffer_view(&table->text), from, table->ends[index] - from);
-}
-
-/* Widths that fit into the line; false when not even narrow columns do. */
-static bool fit_columns(const struct render *render, const struct table *table, int *widths) {
-    int total = 3 * ((int)table->columns - 1) + columns_of_text(view_of_text(render->prefix));
-    if (total + 3 * (int)table->columns > width_of(render)) {
-        return false;
-    }
-    for (size_t i = 0; i < table->columns; i++) {
-        widths[i] = 1;
-    }
-    for (size_t i = 0; i < table->cell_count; i++) {
-        int columns = columns_of_text(cell_at(table, i));
-        int *width = &widths[i % table->columns];
-        columns = columns > CELL_COLUMNS ? CELL_COLUMNS : columns;
-        *width = columns > *width ? columns : *width;
-    }
-    for (size_t i = 0; i < table->columns; i++) {
-        total += widths[i];
-    }
-    for (; total > width_of(render); total--) {
-        size_t widest = 0;
-        for (size_t i = 1; i < table->columns; i++) {
-            widest = widths[i] > widths[widest] ? i : widest;
-        }
-        widths[widest]--;
-    }
-    return true;
-}
-
-/* The part of a cell for one line; what is left stays in *rest. */
-static struct view take_cell_line(struct view *rest, int width) {
-    struct view part = text_in_columns(*rest, width);
-    if (part.length == 0 && rest->length > 0) { /* a wide character in a column of one */
-        uint32_t code_point = 0;
-        size_t length = utf8_decode(*rest, &code_point);
-        part = view_slice(*rest, 0, length == 0 ? 1 : length);
-    }
-    size_t used = part.length;
-    if (used < rest->length && rest->data[used] != ' ') {
-        size_t blank = used;
-        while (blank > 0 && rest->data[blank - 1] != ' ') {
-            blank--;
-        }
-        used = blank > 0 ? blank : used;
-    }
-    part = view_slice(*rest, 0, used);
-    while (part.length > 0 && part.data[part.length - 1] == ' ') {
-        part.length--;
-    }
-    while (used < rest->length && rest->data[used] == ' ') {
-        used++;
-    }
-    *rest = view_slice(*rest, used, rest->length - used);
-    return part;
-}
-
-static void
-put_row(struct render *render, const struct table *table, size_t row, const int *widths) {
-    struct view rest[COLUMNS_MAX];
-    struct lines *lines = render->lines;
-    bool has_more = true;
-    for (size_t i = 0; i < table->columns; i++) {
-        rest[i] = cell_at(table, row * table->columns + i);
-    }
-    const char *style = lines_style(lines, row == 0 ? STYLE_HEADING : STYLE_TEXT);
-    while (has_more) {
-        has_more = false;
-        begin_line(render);
-        for (size_t i = 0; i < table->columns; i++) {
-            struct view part = take_cell_line(&rest[i], widths[i]);
-            bool is_last = i + 1 == table->columns;
-            lines_raw_text(lines, style);
-            lines_raw(lines, part);
-            lines_raw_text(lines, style[0] != '\0' ? "\x1b[0m" : "");
-            for (int at = columns_of_text(part); at < widths[i] && !is_last; at++) {
-                lines_raw_text(lines, " ");
-            }
-            lines_raw_text(lines, is_last ? "" : " | ");
-            has_more |= rest[i].length > 0;
-        }
-        end_line(render);
-    }
-}
-
-static void put_rule_of(struct render *render, const struct table *table, const int *widths) {
-    begin_line(render);
-    for (size_t i = 0; i < table->columns; i++) {
-        for (int at = 0; at < widths[i]; at++) {
-            lines_raw_text(render->lines, "-");
-        }
-        lines_raw_text(render->lines, i + 1 == table->columns ? "" : "-|-");
-    }
-    end_line(render);
-}
-
-static bool put_table(struct render *render, const struct table *table) {
-    int widths[COLUMNS_MAX];
-    if (table->cell_count % table->columns != 0 || !fit_columns(render, table, widths)) {
-        return false;
-    }
-    for (size_t row = 0; row < table->cell_count / table->columns; row++) {
-        put_row(render, table, row, widths);
-        if (row == 0) {
-            put_rule_of(render, table, widths);
-        }
-    }
-    return true;
-}
-
-static bool enter_table(struct render *render, const MD_BLOCK_TABLE_DETAIL *detail) {
-    if (detail->col_count == 0 || detail->col_count > COLUMNS_MAX) {
-        return false;
-    }
-    render->table = calloc(1, sizeof *render->table);
-    if (render->table == NULL) {
-        return false;
-    }
-    buffer_init(&render->table->text, LINES_BYTES_MAX);
-    render->table->columns = detail->col_count;
-    return true;
-}
-
-static void drop_table(struct render *render) {
-    if (render->table != NULL) {
-        buffer_deinit(&render->table->text);
-        free(render->table);
-        render->table = NULL;
-    }
-}
-
-static bool end_cell(struct table *table) {
-    if (table->cell_count == CELLS_MAX) {
-        return false;
-    }
-    table->ends[table->cell_count++] = table->text.length;
-    return true;
-}
-
 /* ---- callbacks of md4c: 0 to go on ---------------------------------------------------------- */
 
 static int enter_block(MD_BLOCKTYPE type, void *detail, void *context) {
@@ -412,7 +260,9 @@ static int enter_block(MD_BLOCKTYPE type, void *detail, void *context) {
         lines_raw_text(render->lines, "----------");
         end_line(render);
     } else if (type == MD_BLOCK_TABLE) {
-        fine = enter_table(render, detail);
+        const MD_BLOCK_TABLE_DETAIL *table = detail;
+        render->table = markdown_table_create(table->col_count);
+        fine = render->table != NULL;
     }
     return fine ? 0 : 1;
 }
@@ -434,10 +284,13 @@ static int leave_block(MD_BLOCKTYPE type, void *detail, void *context) {
         render->in_code = false;
         lines_end(render->lines);
     } else if (type == MD_BLOCK_TH || type == MD_BLOCK_TD) {
-        return render->table != NULL && end_cell(render->table) ? 0 : 1;
+        return render->table != NULL && markdown_table_end_cell(render->table) ? 0 : 1;
     } else if (type == MD_BLOCK_TABLE) {
-        bool fine = put_table(render, render->table);
-        drop_table(render);
+        const char *first = render->has_first ? render->first : render->prefix;
+        bool fine = markdown_table_put(render->table, render->lines, first, render->prefix);
+        render->has_first = false;
+        markdown_table_destroy(render->table);
+        render->table = NULL;
         return fine ? 0 : 1;
     }
     return 0;
@@ -566,7 +419,7 @@ static int put_text(MD_TEXTTYPE type, const MD_CHAR *data, MD_SIZE size, void *c
     if (render->table != NULL) {
         bool is_break = type == MD_TEXT_BR || type == MD_TEXT_SOFTBR;
         struct view cell = is_break ? view_of_text(" ") : text;
-        return is_ok(buffer_append(&render->table->text, cell, NULL)) ? 0 : 1;
+        return markdown_table_append(render->table, cell) ? 0 : 1;
     }
     if (render->in_code) {
         put_code_lines(render, text);
@@ -609,6 +462,6 @@ void markdown_render(struct lines *lines, struct view block) {
         lines_put(lines, STYLE_TEXT, "", block);
     }
     lines_end(lines);
-    drop_table(&render);
+    markdown_table_destroy(render.table);
     buffer_deinit(&render.word);
 }

@@ -116,6 +116,7 @@ static void tables_are_aligned_and_wrapped_in_their_columns(void **state) {
         "name | what it is\n-----|------------\na    | one two\n     | three four\n"
         "\xe4\xbd\xa0   | z\n"
     );
+    assert_shown("|a|b|\n|---|---|\n|1\t2|3|\n", 40, false, "a   | b\n----|--\n1 2 | 3\n");
 }
 
 static void lines_fit_the_width_in_columns(void **state) {
