@@ -92,9 +92,9 @@ def test_path_says_where_files_are():
 def test_wrong_ones_are_one_line():
     with Place() as place:
         for user, project, status, words in (
-                ({"polcy": "ask"}, None, 5, "'polcy' is not a key: did you mean 'policy'"),
-                ("{", None, 5, "JSON ends"),
-                ({}, {"state": "x"}, 5, "no place in a project's file")):
+                ({"polcy": "ask"}, None, 2, "'polcy' is not a key: did you mean 'policy'"),
+                ("{", None, 2, "JSON ends"),
+                ({}, {"state": "x"}, 2, "no place in a project's file")):
             place.write(user, project if project is not None else {})
             done = test_cli.check(place.hearth("config"), status, err=words)
             assert done.stdout == b"" and done.stderr.count(b"\n") == 1, done
