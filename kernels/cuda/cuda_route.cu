@@ -85,18 +85,23 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
         }
     }
     __syncwarp();
-    for (int32_t i = (int32_t)threadIdx.x; i < op.chosen; i += WARP) {
-        int32_t id = found[i];
+    for (int32_t first = 0; first < op.chosen; first += WARP) {
+        int32_t i = first + (int32_t)threadIdx.x;
+        int32_t id = found[min(i, op.chosen - 1)];
         float score = scores[id];
         int32_t lower = 0;
 #pragma unroll 4
         for (int32_t j = 0; j < op.chosen; j++) {
             lower += found[j] < id ? 1 : 0;
         }
-        ids[lower] = id;
-        picked[lower] = score;
+        // The assembler reads ahead, up to a word behind `found`: never while that is written.
+        __syncwarp();
+        if (i < op.chosen) {
+            ids[lower] = id;
+            picked[lower] = score;
+        }
+        __syncwarp();
     }
-    __syncwarp();
     float sum = 0.0F;
 #pragma unroll 4
     for (int32_t i = 0; i < op.chosen; i++) {

@@ -104,18 +104,10 @@ template <int N> __device__ __forceinline__ void block_sum(float *values) {
         values[n] = 0.0F;
     }
     __syncthreads();
-    constexpr unsigned AT_ONCE = 4; // fetched, else each addition would wait for its own
-    unsigned warps = blockDim.x / WARP;
-    for (unsigned first = 0; first < warps; first += AT_ONCE) {
-        float part[AT_ONCE][N];
+    for (unsigned w = 0; w < blockDim.x / WARP; w++) {
 #pragma unroll
-        for (unsigned i = 0; i < AT_ONCE * N; i++) {
-            part[i / N][i % N] = partial[min(first + i / N, warps - 1)][i % N];
-        }
-#pragma unroll
-        for (unsigned i = 0; i < AT_ONCE * N; i++) {
-            float *value = &values[i % N];
-            *value = first + i / N < warps ? __fadd_rn(*value, part[i / N][i % N]) : *value;
+        for (int n = 0; n < N; n++) {
+            values[n] = __fadd_rn(values[n], partial[w][n]);
         }
     }
 }
