@@ -470,6 +470,8 @@ static void check_output(struct sandbox_call *call) {
     uint64_t total = call->output[0].total + call->output[1].total;
     if (total > call->output_max && call->phase == PHASE_RUNNING) {
         force(call, SANDBOX_OUTPUT_LIMIT, true);
+        unwatch(call, &call->output_fd[0]); // nothing of it is of use, and it dies only in its time
+        unwatch(call, &call->output_fd[1]);
     }
 }
 
