@@ -1274,7 +1274,9 @@ def test_synthetic_model_is_written_inspected_and_benched():
             parts = [row for row in table["rows"] if row["kind"] == "kernel" and
                      (row["phase"], row["batch"]) == (step["phase"], step["batch"])]
             assert step["bytes"] == sum(row["bytes"] for row in parts) > 0
+            assert 0 < step["device_seconds"] <= step["seconds_max"]
             assert any(row["label"].startswith("experts fp4") for row in parts)
+        assert table["launch_seconds"] == table["stamp_seconds"] == 0  # of a device alone
         assert all("positions, the model has 2048" in why for why in table["left_out"]), table["left_out"]
         check(hearth("model", "bench", "--model", model, "--context", "1000000"), 3, err="none of the cases fits")
         check(hearth("model", "bench", "--batch", "x"), 2, err="--batch")
