@@ -378,6 +378,28 @@ def test_what_changed_is_shown_and_taken_back():
             assert text.count("+new line\n") == 1, text  # not again at the end
 
 
+def test_commands_of_the_session_work_from_the_keyboard():
+    with Place() as place:
+        with Screen(place, place.command(), [say("one"), say("two"), say("a summary"), say("three")], height=60) as screen:
+            screen.idle()
+            screen.enter("first")
+            screen.wait("one", "waiting | ")
+            screen.enter("second")
+            screen.wait("two", "waiting | ")
+            screen.enter("/fork")
+            screen.wait("begins where this one stands")
+            screen.enter("/sessions")
+            screen.wait("2 turns  first")
+            screen.enter("/rewind 1")
+            screen.wait("back behind turn 1:")
+            screen.enter("/compact")
+            screen.wait("the context stays as it is")  # it is short
+            screen.enter("again")
+            screen.wait("you: again", "three", "waiting | ")
+            screen.enter("/quit")
+            screen.ended()
+
+
 def test_colour_and_markdown_are_switched_off_by_the_configuration():
     with Place() as place:
         place.configure(terminal={"colour": "never", "markdown": False})
@@ -484,6 +506,28 @@ def test_suspend_gives_the_terminal_back_and_go_on_takes_it_again():
             screen.wait("the user left")
             screen.enter("exit")
             screen.ended()
+
+
+def test_a_stop_from_outside_is_as_good_as_a_key():
+    with Place() as place:
+        with Screen(place, "env PS1='shell$ ' bash --norc -i", [ENDLESS]) as screen:
+            screen.wait("shell$")
+            screen.enter(" ".join(f"'{word}'" for word in place.command()))
+            screen.idle()
+            pid = subprocess.run(["pgrep", "-f", f"^{PROGRAM} run -C {place.work}"], stdout=subprocess.PIPE,
+                                 check=True).stdout.split()[0]
+            os.kill(int(pid), signal.SIGTSTP)
+            screen.wait("Stopped", without="waiting | ")
+            screen.enter("fg")
+            screen.idle()
+            screen.type("a line")
+            screen.wait("> a line")
+            os.kill(int(pid), signal.SIGSTOP)  # no chance to put anything right
+            screen.wait("Stopped")
+            screen.enter("stty sane; fg")
+            screen.wait("> a line")
+            screen.type(" goes on")
+            screen.wait("> a line goes on")
 
 
 def test_hearth_alone_is_an_interactive_run():
