@@ -86,6 +86,29 @@ static void new_line(struct lines *lines) {
 
 /* ---- lines ---------------------------------------------------------------------------------- */
 
+/* Columns of the word at the beginning of a text, as far as a limit. */
+static int columns_of_word(struct view text, int limit) {
+    int columns = 0;
+    size_t length = 0;
+    for (size_t at = 0; at < text.length && columns <= limit; at += length) {
+        uint32_t code_point = 0;
+        length = take_character(text, at, &code_point);
+        if (code_point == ' ' || code_point == '\n' || code_point == '\t') {
+            break;
+        }
+        columns += columns_of(code_point);
+    }
+    return columns;
+}
+
+/* Whether a word that would be cut at the end of the line fits into the next one. */
+static bool is_better_below(const struct lines *lines, const char *prefix, struct view rest) {
+    int before = columns_of_text(view_of_text(prefix));
+    int room = lines->width - 2 - before;
+    int columns = columns_of_word(rest, room);
+    return lines->column > before && columns <= room && lines->column + columns > lines->width - 2;
+}
+
 void lines_put(struct lines *lines, enum style style, const char *prefix, struct view text) {
     const char *code = text.length > 0 ? lines_style(lines, style) : "";
     lines_raw_text(lines, code);
@@ -103,7 +126,10 @@ void lines_put(struct lines *lines, enum style style, const char *prefix, struct
         if (marks > MARKS_MAX) {
             continue;
         }
-        if (lines->width > 0 && lines->column + columns > lines->width - 2) {
+        bool is_word = at > 0 && text.data[at - 1] == ' ' && code_point != ' ';
+        struct view rest = view_slice(text, at, text.length - at);
+        if (lines->width > 0 && (lines->column + columns > lines->width - 2 ||
+                                 (is_word && is_better_below(lines, prefix, rest)))) {
             new_line(lines);
         }
         if (lines->column == 0) {
