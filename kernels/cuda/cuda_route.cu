@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS) route_kernel(struct mark mark, struct
         for (int32_t j = 0; j < op.chosen; j++) {
             lower += found[j] < id ? 1 : 0;
         }
-        // A load may be moved ahead of its guard, to a word behind `found`: not while that is written.
+        // A load may move ahead of its guard, to a word behind `found`: not while that is written
         __syncwarp();
         if (i < op.chosen) {
             ids[lower] = id;
