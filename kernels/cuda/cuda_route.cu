@@ -1,8 +1,8 @@
 /* Router (spec 3.11): scores, the k best of score + bias, their weights.
  *
  * One block per row, its scores and keys in shared memory; its first warp selects: k rounds of a
- * maximum behind the last one, then each id goes where its rank among the k is. Bound: latency; a row
- * is 4 E bytes.
+ * maximum behind the last one, then each id goes where its rank among the k is. Bound: latency; a
+ * row is 4 E bytes.
  */
 #include "cuda_device.cuh"
 
