@@ -53,7 +53,8 @@ load(const struct cli_arguments *arguments, struct buffer *workspace, struct con
         .override_count = count,
     };
     result loaded = config_load(&options, out, &error);
-    if (loaded.code == RESULT_INVALID_INPUT) { /* something that a person wrote, as for hearth run */
+    if (loaded.code ==
+        RESULT_INVALID_INPUT) { /* something that a person wrote, as for hearth run */
         return cli_fail(STATUS_USAGE, "%s", error.message);
     }
     return is_failed(loaded) ? cli_fail_error(loaded, &error) : STATUS_DONE;

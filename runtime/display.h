@@ -118,8 +118,8 @@ struct run_event {
 struct display_options {
     enum display_form form;
     bool has_colour;
-    int width;  /* columns; 0: 80 */
-    int height; /* rows; 0: 24 */
+    int width;           /* columns; 0: 80 */
+    int height;          /* rows; 0: 24 */
     bool keeps_markdown; /* the model's text is shown as it stands, in the live view, too */
 };
 

@@ -16,7 +16,7 @@ struct sandbox {
     struct sandbox_probe probe;
     struct cgroup_place place;
     int filter_fd;
-    struct hold_table *holds; /* has a lock of its own */
+    struct hold_table *holds;            /* has a lock of its own */
     pthread_mutex_t network_filter_lock; /* guards the one below */
     int network_filter_fd;               /* of calls with a network; compiled by the first */
     unsigned cores;

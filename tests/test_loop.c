@@ -70,7 +70,9 @@ static void setup(
     *fixture = (struct fixture){.directory = "/tmp/hearth-loop-XXXXXX", .fd = -1};
     assert_non_null(mkdtemp(fixture->directory));
     assert_true(is_ok(text_model_open(model_path, &fixture->model, &error)));
-    assert_true(is_ok(tool_declarations_make(NULL, TOOL_DIALECT_HEARTH, TOOL_SET_DEFAULT, &fixture->declarations, &error)));
+    assert_true(is_ok(tool_declarations_make(
+        NULL, TOOL_DIALECT_HEARTH, TOOL_SET_DEFAULT, &fixture->declarations, &error
+    )));
     open_records(fixture);
     fixture->fd = open(path_in(fixture, "out"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fixture->fd >= 0);

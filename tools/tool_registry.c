@@ -63,26 +63,11 @@ static const struct tool_row row_finish = {
 };
 
 static const struct tool_row *const rows[] = {
-    &tool_row_shell,
-    &tool_row_read,
-    &row_edit,
-    &row_write,
-    &row_finish,
-    &tool_row_list,
-    &tool_row_search,
-    &tool_row_glob,
-    &tool_row_grep,
-    &tool_row_patch,
-    &tool_row_todo,
-    &tool_row_image,
-    &tool_row_job_output,
-    &tool_row_job_input,
-    &tool_row_job_stop,
-    &tool_row_job_list,
-    &tool_row_fetch,
-    &tool_row_spawn,
-    &tool_row_message,
-    &tool_row_wait,
+    &tool_row_shell,      &tool_row_read,      &row_edit,          &row_write,
+    &row_finish,          &tool_row_list,      &tool_row_search,   &tool_row_glob,
+    &tool_row_grep,       &tool_row_patch,     &tool_row_todo,     &tool_row_image,
+    &tool_row_job_output, &tool_row_job_input, &tool_row_job_stop, &tool_row_job_list,
+    &tool_row_fetch,      &tool_row_spawn,     &tool_row_message,  &tool_row_wait,
 };
 static_assert(COUNT_OF(rows) <= TOOL_COUNT_MAX, "a set has one bit per tool");
 
