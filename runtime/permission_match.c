@@ -261,9 +261,41 @@ static bool is_named(struct view word, const char *const *names, size_t count) {
 /* Commands that run the command in their further words. */
 static bool runs_its_words(struct view name) {
     static const char *const names[] = {
-        "env",    "sudo",    "doas",    "command", "exec",   "builtin", "nohup",  "nice",
-        "ionice", "time",    "timeout", "stdbuf",  "setsid", "xargs",   "find",   "busybox",
-        "chroot", "unshare", "strace",  "watch",   "flock",  "taskset", "script", "parallel"};
+        "env",
+        "sudo",
+        "doas",
+        "command",
+        "exec",
+        "builtin",
+        "nohup",
+        "nice",
+        "ionice",
+        "time",
+        "timeout",
+        "stdbuf",
+        "setsid",
+        "xargs",
+        "find",
+        "busybox",
+        "chroot",
+        "unshare",
+        "strace",
+        "watch",
+        "flock",
+        "taskset",
+        "script",
+        "parallel",
+        "chrt",
+        "prlimit",
+        "setpriv",
+        "setarch",
+        "choom",
+        "nsenter",
+        "bwrap",
+        "start-stop-daemon",
+        "unbuffer",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1"};
     return is_named(name, names, COUNT_OF(names));
 }
 
@@ -273,7 +305,16 @@ static bool runs_text(const struct shell_word *words, size_t count) {
     static const char *const always[] = {
         "eval", "source", ".", "trap", "alias", "ssh", "su", "runuser"};
     static const char *const shells[] = {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"};
+    static const char *const joins[] = {"env", "script", "watch", "flock", "parallel"};
     struct view name = file_name(words[0].text);
+    for (size_t i = 1; i < count && is_named(name, joins, COUNT_OF(joins)); i++) {
+        struct view word = words[i].text;
+        bool is_text = view_find(word, view_of_text(" "), 0) != SIZE_MAX ||
+                       view_find(word, view_of_text("\t"), 0) != SIZE_MAX;
+        if (is_text && !(view_equals_text(name, "env") && i == 1 && word.data[0] != '-')) {
+            return true; /* "env -S TEXT", "script -c TEXT", but "env A='a b' ls" */
+        }
+    }
     bool is_shell = is_named(name, shells, COUNT_OF(shells));
     bool has_script = false;
     for (size_t i = 1; is_shell && i < count; i++) {

@@ -42,12 +42,12 @@ static const char *const leading_words[] = {
     "!",
     "{",
     "}",
-    "time",
     "fi",
     "done",
     "esac",
     "coproc"};
-static const char *const other_words[] = {"for", "case", "select", "function", "in", "[["};
+/* "time" is a program of its own to some shells: then its options follow, and the command. */
+static const char *const other_words[] = {"for", "case", "select", "function", "in", "[[", "time"};
 
 static void doubt(struct splitter *splitter, const char *why) {
     if (splitter->line->doubt == NULL) {
@@ -219,6 +219,44 @@ static void take_single_quotes(struct splitter *splitter) {
     }
 }
 
+/* Behind "$": in "${x#'}'}" quotes, blanks and # do not mean what they mean around it. */
+static void take_parameter(struct splitter *splitter) {
+    size_t ahead = 1;
+    if (peek(splitter, 0) != '{') {
+        return;
+    }
+    for (int c = peek(splitter, ahead); c != '}'; c = peek(splitter, ++ahead)) {
+        if (c < 0 || strchr("'\"\\`$ \t\n;&|()<>", c) != NULL) {
+            doubt_all(splitter, "an expansion of an expression");
+            return;
+        }
+    }
+}
+
+/* At "((": neither do they in arithmetic, "$((1 #))". */
+static void take_arithmetic(struct splitter *splitter) {
+    size_t depth = 0;
+    for (size_t ahead = 0;; ahead++) {
+        int c = peek(splitter, ahead);
+        if (c < 0 || strchr("'\"\\`#\n", c) != NULL) {
+            doubt_all(splitter, "arithmetic that is not read");
+            return;
+        }
+        depth += c == '(' ? 1 : 0;
+        depth -= c == ')' ? 1 : 0;
+        if (depth == 0) {
+            return;
+        }
+    }
+}
+
+/* Between "$" and "{", "<" and "<": not every shell makes one token of them. */
+static void check_continuation(struct splitter *splitter) {
+    if (splitter->at > 0 && strchr("$<(", splitter->in.data[splitter->at - 1]) != NULL) {
+        doubt_all(splitter, "a line that goes on within a token");
+    }
+}
+
 static void take_double_quotes(struct splitter *splitter) {
     splitter->at += 1;
     splitter->has_word = splitter->is_quoted = true;
@@ -238,10 +276,13 @@ static void take_double_quotes(struct splitter *splitter) {
         if (c == '$' || c == '`') {
             doubt(splitter, "an expansion");
             splitter->word.is_expanded = true;
+            take_parameter(splitter);
         } else if (c == '\\') {
             int next = peek(splitter, 0);
             if (next == '\n') {
-                splitter->at += 1; /* the line goes on: neither is there */
+                splitter->at -= 1;
+                check_continuation(splitter);
+                splitter->at += 2; /* the line goes on: neither is there */
                 continue;
             }
             if (next == '$' || next == '`' || next == '"' || next == '\\') {
@@ -255,6 +296,9 @@ static void take_double_quotes(struct splitter *splitter) {
 
 static void take_backslash(struct splitter *splitter) {
     int next = peek(splitter, 1);
+    if (next == '\n') {
+        check_continuation(splitter);
+    }
     splitter->at += 1;
     if (next < 0) {
         doubt_all(splitter, "a backslash at the end");
@@ -335,6 +379,12 @@ static void take_separator(struct splitter *splitter) {
     int first = peek(splitter, 0);
     int second = peek(splitter, 1);
     end_part(splitter);
+    if (first == '(' && second == '(') {
+        take_arithmetic(splitter);
+    }
+    if ((first == '(' || first == ')') && splitter->document_count > 0) {
+        doubt_all(splitter, "a here-document that begins somewhere else"); /* <<E $(...) */
+    }
     splitter->at += 1;
     if (first == '\n') {
         skip_documents(splitter);
@@ -361,6 +411,9 @@ static void take_comment(struct splitter *splitter) {
 /* The first of two begins commands, the second one ends them; both are part of a word. */
 static void take_backquote(struct splitter *splitter) {
     doubt(splitter, "an expansion");
+    if (splitter->document_count > 0) {
+        doubt_all(splitter, "a here-document that begins somewhere else");
+    }
     if (!splitter->in_backquotes) {
         splitter->word.is_expanded = true;
         put(splitter, '`');
@@ -376,6 +429,10 @@ static void take_byte(struct splitter *splitter, int c) {
     if (c == '$') {
         doubt(splitter, "an expansion");
         splitter->word.is_expanded = true;
+        take_parameter(splitter);
+        if (peek(splitter, 0) == '\'') {
+            doubt_all(splitter, "a quote that is not the same in every shell");
+        }
     } else if (c == '`') {
         take_backquote(splitter);
         return;
