@@ -3,8 +3,10 @@
 #include "paths.h"
 #include "rewind.h"
 
+#include "sandbox/sandbox.h"
 #include "sandbox/workspace.h"
 #include <inttypes.h>
+#include <unistd.h>
 
 #define PATCH_BYTES_MAX ((size_t)64 << 20)
 
@@ -312,6 +314,12 @@ static int sessions_diff(const struct cli_arguments *arguments) {
     buffer_init(&text, PATCH_BYTES_MAX + ((size_t)1 << 20));
     struct error error = {0};
     result made = diff_write(&branch, from, to, &text, &error);
+    if (is_ok(made) && isatty(STDOUT_FILENO) == 1) { /* nobody applies what a terminal shows */
+        CLEANUP(buffer_deinit) struct buffer harmless;
+        buffer_init(&harmless, 8 * (PATCH_BYTES_MAX + ((size_t)1 << 20)));
+        made = sandbox_sanitise(buffer_view(&text), 0, &harmless, &error);
+        return sessions_print(made, &error, &harmless);
+    }
     return sessions_print(made, &error, &text);
 }
 
@@ -321,7 +329,7 @@ const struct cli_command command_sessions_diff = {
     .summary = "what a session changed in its workspace, as a patch",
     .text =
         "ID is an id, the beginning of one, or 'last' (the default). The patch is for git apply\n"
-        "or patch -p1.\n",
+        "or patch -p1; on a terminal control characters are shown as escapes.\n",
     .options = diff_options,
     .option_count = COUNT_OF(diff_options),
     .words_max = 1,

@@ -5,6 +5,8 @@ With the bundled model, greedy: what the rest of a run writes is known, so a for
 in the same workspace must come to the same tokens. Helpers and output are those of test_cli.py.
 """
 import json
+import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -102,6 +104,24 @@ def test_a_diff_is_a_patch_that_applies():
         parts = [diff(scratch, "--turn", str(turn)) for turn in turns]
         assert sum(1 for part in parts if part) >= 1
         assert "grid.py\t+" in diff(scratch, "--stat")
+
+
+def test_a_diff_does_not_command_a_terminal():
+    with Scratch() as scratch:
+        task = scratch.demo(DEMO)
+        (scratch.work / "grid.py").write_text(
+            "# \x1b]0;title\x07\u202e\n" + (scratch.work / "grid.py").read_text())
+        needs_sandbox()
+        check(scratch.run(task["prompt"], *GREEDY), 0)
+        ours, theirs = pty.openpty()
+        done = subprocess.run([test_cli.HEARTH, "sessions", "diff", "--state", str(scratch.state)],
+                              stdin=subprocess.DEVNULL, stdout=theirs, check=False)
+        os.close(theirs)
+        shown = os.read(ours, 65536)
+        os.close(ours)
+        assert done.returncode == 0 and b"grid.py" in shown, shown
+        assert b"\x1b" not in shown and b"\xe2\x80\xae" not in shown, shown
+        assert "\x1b" in diff(scratch)
 
 
 def test_a_rewound_session_does_again_what_it_did():
