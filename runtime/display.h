@@ -28,7 +28,7 @@ enum run_event_type {
     RUN_TOOL_RESULT, /* call, tool */
     RUN_CHANGES,     /* difference of the workspace between begin and end */
     RUN_NOTE,        /* text: one line of the host */
-    RUN_WARNING,     /* text: something does not work, the run goes on without it */
+    RUN_WARNING,     /* text: what does not work, or what to look at; the run goes on */
     RUN_STUCK,       /* a generation stands still: stuck */
     RUN_STATISTICS,  /* what the engine does, now and then while it generates; JSON only */
     RUN_IDLE,   /* waits for the person: stop, stop_text, detail say why; stop null: no task yet */

@@ -91,6 +91,10 @@ static void call_over(struct run *run) {
     };
     run_note_duration(run, shown.call);
     run_show(run, &shown);
+    if (run->tool.notice[0] != '\0') {
+        struct run_event notice = {.type = RUN_WARNING, .text = view_of_text(run->tool.notice)};
+        run_show(run, &notice);
+    }
     run_dispatch(
         run,
         &(struct agent_event

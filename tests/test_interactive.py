@@ -183,6 +183,18 @@ def test_messages_are_answered_one_after_the_other():
         assert len(one.contexts) == 2
 
 
+def test_files_that_other_programs_act_upon_are_named_when_they_change():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([call("echo a > notes", "echo a > .envrc"), say("done")]) as run:
+            run.message("go")
+            run.wait("tool_result")
+            assert ".envrc" in run.wait("warning")["text"]
+            run.wait("idle")
+            run.end()
+        assert sum(event["event"] == "warning" for event in run.events) == 1, run.events
+
+
 def test_messages_while_it_works_come_before_the_next_turn():
     test_cli.needs_sandbox()
     with session() as one:
