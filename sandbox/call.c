@@ -611,6 +611,15 @@ static void finish(struct sandbox_call *call) {
         outcome->trust_changes,
         sizeof outcome->trust_changes
     );
+    size_t used = strlen(outcome->trust_changes);
+    if (call->disk.survey.nested_git > 0) {
+        (void)snprintf( // cut: the list is full of names already
+            outcome->trust_changes + used,
+            sizeof outcome->trust_changes - used,
+            "%s(nested)/.git",
+            used > 0 ? " " : ""
+        );
+    }
     outcome->limits_by_cgroup = call->has_cgroup;
     outcome->wall_ms = call->ended_ms - call->started_ms;
     outcome->stdout_bytes = call->output[0].total;

@@ -136,7 +136,8 @@ struct sandbox_outcome {
     int64_t disk_growth_bytes;
     unsigned mode_bits_stripped; /* files whose setuid or setgid bit was taken away afterwards */
     /* Files that tools on the host act upon by themselves (.envrc, .vscode, CI files and so on)
-     * and that this call changed; the first few names, separated by blanks, "" for none. */
+     * and that this call changed; the first few names, separated by blanks, "" for none. A git
+     * directory below the top (of a submodule, say) is "(nested)/.git". */
     char trust_changes[SANDBOX_TEXT_BYTES];
     char reason[SANDBOX_TEXT_BYTES]; /* one sentence on anything but SANDBOX_EXITED */
 };

@@ -16,6 +16,7 @@ struct survey_level {
     ino_t inode;
     size_t names_from; /* where its names begin in the survey's; those of deeper levels follow */
     bool was_read;
+    bool is_git; /* its name is `.git` */
 };
 
 static void finish(struct survey *survey, bool is_whole) {
@@ -64,6 +65,7 @@ result survey_begin(
     survey->strips = since != NULL;
     survey->since = since != NULL ? *since : (struct timespec){0};
     survey->stripped = 0;
+    survey->nested_git = 0;
     CLEANUP(fd_cleanup) int fd = openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat about;
     if (fd < 0 || fstat(fd, &about) != 0) {
@@ -104,6 +106,14 @@ static void strip(struct survey *survey, const char *name, const struct stat *se
     survey->stripped += 1;
 }
 
+/* Git acts upon these when it is called below; those at the top are in trust.c's list. */
+static bool is_nested_git(const struct survey *survey, const char *name) {
+    const struct survey_level *level = &survey->levels[survey->depth - 1];
+    return (survey->depth > 1 && strcmp(name, ".git") == 0) ||
+           (survey->depth > 2 && level->is_git &&
+            (strcmp(name, "config") == 0 || strcmp(name, "hooks") == 0));
+}
+
 static void look_at(struct survey *survey, const char *name) {
     struct stat about;
     if (fstatat(dirfd(survey->current), name, &about, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -112,6 +122,9 @@ static void look_at(struct survey *survey, const char *name) {
     survey->totals.entries += 1;
     survey->totals.bytes += (int64_t)about.st_blocks * 512;
     const struct survey_level *level = &survey->levels[survey->depth - 1];
+    if (survey->strips && is_nested_git(survey, name) && is_since(&about.st_ctim, &survey->since)) {
+        survey->nested_git += 1;
+    }
     if (S_ISDIR(about.st_mode)) {
         struct view kept = view_of(name, strlen(name) + 1);
         if (about.st_dev != level->device || is_failed(buffer_append(&survey->names, kept, NULL))) {
@@ -151,7 +164,9 @@ static bool move_on(struct survey *survey) {
             at -= 1;
         }
         struct stat about;
-        bool changed = change_to(survey, (const char *)survey->names.data + at, &about);
+        const char *name = (const char *)survey->names.data + at;
+        bool is_git = strcmp(name, ".git") == 0;
+        bool changed = change_to(survey, name, &about);
         int number = errno;
         survey->names.length = at;
         if (!changed) {
@@ -159,6 +174,8 @@ static bool move_on(struct survey *survey) {
         } else if (!push_level(survey, &about)) {
             finish(survey, false);
             return false;
+        } else {
+            survey->levels[survey->depth - 1].is_git = is_git;
         }
         return true;
     }

@@ -1,5 +1,5 @@
 /* Walks a working tree in small steps: how much it holds, and which changed files carry a setuid
- * or setgid bit. Internal to sandbox/.
+ * or setgid bit, or are a git directory's below the top. Internal to sandbox/.
  *
  * Built for a tree that a hostile process changes meanwhile: one descriptor at a time, no
  * recursion, no symlinks followed, and on the way up each ".." must be the directory we came from,
@@ -33,6 +33,7 @@ struct survey {
     bool strips; /* takes away setuid and setgid bits of files changed since `since` */
     struct timespec since;
     unsigned stripped;
+    unsigned nested_git; /* `.git`, its config or hooks below the top that changed since `since` */
 };
 
 /* Begins a pass over the tree below `root_fd` (borrowed for this call only); an unfinished pass is

@@ -410,6 +410,24 @@ static void changes_of_trusted_names_are_reported(void **state) {
     sandbox_call_destroy(call);
 }
 
+static void nested_git_directories_that_change_are_reported(void **state) {
+    (void)state;
+    struct sandbox_call *call = run("mkdir -p a/b/.git/hooks c/d; echo x >a/b/.git/config");
+    assert_string_equal(sandbox_call_outcome(call)->trust_changes, "(nested)/.git");
+    sandbox_call_destroy(call);
+    next_clock_step();
+    call = run("cat a/b/.git/config; echo config >c/config");
+    assert_string_equal(sandbox_call_outcome(call)->trust_changes, "");
+    sandbox_call_destroy(call);
+    call = run("echo y >a/b/.git/config");
+    assert_string_equal(sandbox_call_outcome(call)->trust_changes, "(nested)/.git");
+    sandbox_call_destroy(call);
+    next_clock_step();
+    call = run("echo 'gitdir: ../e' >c/d/.git; echo x >.envrc");
+    assert_string_equal(sandbox_call_outcome(call)->trust_changes, ".envrc (nested)/.git");
+    sandbox_call_destroy(call);
+}
+
 /* test_sandbox [PATTERN]: all tests, or those whose names match. */
 int main(int argc, char **argv) {
     int status = open_shared("test_sandbox", argc, argv);
@@ -443,6 +461,7 @@ int main(int argc, char **argv) {
         TEST(set_id_bits_cannot_be_made),
         TEST(read_only_workspace_cannot_be_written),
         TEST(changes_of_trusted_names_are_reported),
+        TEST(nested_git_directories_that_change_are_reported),
     };
     return close_shared(cmocka_run_group_tests(tests, NULL, NULL));
 }
