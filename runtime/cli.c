@@ -1,6 +1,7 @@
 /* Finding the command, reading its options with getopt_long, and help from the same table. */
 #include "cli.h"
 
+#include "sandbox/sandbox.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -386,7 +387,20 @@ result cli_input(const char *word, bool word_is_path, struct buffer *out, struct
     return buffer_append_text(out, word, error);
 }
 
+#define ESCAPES_BYTES_MAX ((size_t)1 << 30)
+
 bool cli_print(struct view text) {
+    CLEANUP(buffer_deinit) struct buffer harmless;
+    buffer_init(&harmless, ESCAPES_BYTES_MAX);
+    if (isatty(STDOUT_FILENO) == 1) { /* it may be what a model, a tool or a file wrote */
+        struct error error = {0};
+        result made = sandbox_sanitise(text, 0, &harmless, &error);
+        if (is_failed(made)) {
+            (void)cli_fail_error(made, &error);
+            return false;
+        }
+        text = buffer_view(&harmless);
+    }
     size_t written = text.length == 0 ? 0 : fwrite(text.data, 1, text.length, stdout);
     if (written != text.length || fflush(stdout) != 0) {
         (void)cli_fail(STATUS_DATA, "cannot write to standard output: %s", strerror(errno));

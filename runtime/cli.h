@@ -105,7 +105,8 @@ bool size_parse(struct view text, uint64_t *bytes);
 /* First word as text, else the file "-" or standard input as a whole. */
 MUST_CHECK result
 cli_input(const char *word, bool word_is_path, struct buffer *out, struct error *error);
-/* Writes to standard output; false when that failed (said on standard error). */
+/* Writes to standard output, to a terminal with controls and marks of direction as escapes; false when that
+ * failed (said on standard error). */
 bool cli_print(struct view text);
 
 /* ---- the commands, by file ---- */

@@ -2,6 +2,7 @@
 """hearth config, and a run under files of a configuration: test_config_cli.py HEARTH_SCRIPTED [NAME-PART]..."""
 import json
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,29 @@ def test_json_is_one_object_without_secrets():
             "source": "user", "name": str(place.user / "config.json"), "line": 1}
         assert list(shown["values"])[0] == "model" and len(shown["values"]) == 30
         assert json.loads(place.hearth("config", "policy").stdout) == "workspace-write"
+
+
+def test_a_terminal_sees_escapes_of_what_a_project_wrote():
+    with Place() as place:
+        place.write(project={"rules": [{"tool": "shell", "pattern": "a\u202eb", "action": "deny"}]})
+        assert "a\u202eb" in place.hearth("config").stdout.decode()  # in a pipe as it is
+        ours, theirs = pty.openpty()
+        known = {"XDG_CONFIG_HOME": str(place.path / "user"), "HOME": str(place.path), "HEARTH_SCRIPT": str(place.script)}
+        shown = b""
+        with subprocess.Popen([HEARTH, "config"], cwd=place.work, stdin=subprocess.DEVNULL, stdout=theirs,
+                              env={**os.environ, **known}) as process:
+            os.close(theirs)
+            while True:
+                try:
+                    piece = os.read(ours, 65536)
+                except OSError:  # nobody has the other end any more
+                    break
+                if not piece:
+                    break
+                shown += piece
+            assert process.wait() == 0
+        os.close(ours)
+        assert b"a\\u202eb" in shown and "\u202e".encode() not in shown, shown
 
 
 def test_path_says_where_files_are():
