@@ -408,15 +408,12 @@ static result create_with_repository(
     int status = git_repository_open_ext(&source, path, GIT_REPOSITORY_OPEN_NO_SEARCH, NULL);
     if (status < 0) {
         result failed = workspace_git_failed(error, status, "the workspace's repository");
-        return error_set(
-            error,
-            RESULT_UNSUPPORTED,
-            status,
-            __FILE__,
-            __LINE__,
-            "%s",
-            error != NULL ? error->message : result_name(failed.code)
-        );
+        failed.code =
+            RESULT_UNSUPPORTED; /* not one that can be copied, whatever libgit2 calls it */
+        if (error != NULL) {
+            error->code = failed.code;
+        }
+        return failed;
     }
     TRY(link_all_objects(source, copy, error));
     TRY(copy_references(source, copy, error));
