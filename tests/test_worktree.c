@@ -92,7 +92,7 @@ static void expect_refused(const struct worktree_options *options, enum result_c
         fail_msg("%s, not %s: %s", result_name(refused.code), result_name(code), error.message);
     }
     assert_true(error.message[0] != '\0'); // it says why
-    shell("test -z \"$(ls -A copies)\""); // nothing is left
+    shell("test -z \"$(ls -A copies)\"");  // nothing is left
 }
 
 static bool is_dirty(void) {
