@@ -25,6 +25,7 @@ result
 config_copy(struct config_memory *memory, struct view text, const char **out, struct error *error) {
     void *copy = NULL;
     TRY(config_allocate(memory, text.length + 1, &copy, error));
+    ASSERT(copy != NULL);
     memcpy(copy, text.length > 0 ? text.data : (const unsigned char *)"", text.length);
     *out = copy;
     return OK;
@@ -245,6 +246,7 @@ result config_take_texts(
         );
     }
     TRY(config_allocate(layer->memory, (count + 1) * sizeof *out->items, &items, error));
+    ASSERT(items != NULL);
     const char **texts = items;
     size_t index = 0;
     for (struct json_value item = json_first(value); json_type(item) != JSON_ABSENT;

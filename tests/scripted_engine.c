@@ -593,7 +593,7 @@ result scripted_engine_create(
 ) {
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     TRY_NOTE(error, json_parse(script, NULL, &document, error), "script");
-    FILE *log = log_path != NULL ? fopen(log_path, "we") : NULL;
+    CLEANUP(file_cleanup) FILE *log = log_path != NULL ? fopen(log_path, "we") : NULL;
     if (log_path != NULL && log == NULL) {
         FAIL(error, IO, "cannot write %s", log_path);
     }
@@ -603,7 +603,7 @@ result scripted_engine_create(
     ASSERT(engine->events != NULL);
     engine->run = (struct run_engine){engine, scripted_open, scripted_close};
     engine->script = TAKE(document);
-    engine->log = log;
+    engine->log = TAKE(log);
     int status = pthread_mutex_init(&engine->lock, NULL);
     status |= pthread_cond_init(&engine->changed, NULL);
     ASSERT(status == 0);

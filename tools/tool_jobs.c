@@ -179,6 +179,7 @@ result tool_jobs_start(
     forget_oldest(jobs);
     struct job *job = NULL;
     TRY(job_create(command, &job, error));
+    ASSERT(job != NULL);
     const char *environment[TOOL_SHELL_ENVIRONMENT_MAX];
     struct sandbox_policy policy;
     result made = tool_shell_policy(context, environment, &policy, error);

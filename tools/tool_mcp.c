@@ -268,6 +268,7 @@ static result add_server(
     }
     struct mcp_server *server = NULL;
     TRY(mcp_server_create(context, options, &server, error));
+    ASSERT(server != NULL);
     int64_t until = clock_monotonic_ms(&context->options.clock) + TOOL_MCP_START_MS;
     result added = mcp_server_start(server, error);
     added = is_ok(added) ? mcp_tools_list(server, until, error) : added;
