@@ -40,6 +40,12 @@ result workspace_store_lock(struct workspace *workspace, struct error *error) {
         }
         (void)usleep(LOCK_PAUSE_US);
     }
+    /* Only a writer that was killed leaves these, and now it is us who writes. */
+    static const char *const left[] = {
+        WORKSPACE_CACHE_NAME ".lock", WORKSPACE_SNAPSHOT_REFERENCE ".lock"};
+    for (size_t n = 0; n < COUNT_OF(left); n++) {
+        (void)unlinkat(workspace->store_fd, left[n], 0); // none: all the better
+    }
     return OK;
 }
 

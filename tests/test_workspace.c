@@ -322,6 +322,16 @@ static struct workspace_undone undo(const struct workspace_stretch *stretches, s
     return undone;
 }
 
+static void locks_of_a_killed_writer_hold_nobody_up(void **state) {
+    (void)state;
+    (void)snapshot();
+    shell("cd store/a && for name in stat-cache refs/heads/snapshots; do touch "
+          "$name.lock; done && "
+          "echo x >>../../ws/src/a.txt");
+    (void)snapshot();
+    shell("cd store/a && ! find . -name 'snapshots.lock' | grep -q .");
+}
+
 static void undo_takes_back_what_the_stretches_changed_and_nothing_else(void **state) {
     (void)state;
     struct workspace_snapshot start = snapshot();
@@ -553,6 +563,7 @@ int main(void) {
         TEST(deep_tree_is_held_as_far_as_paths_go),
         TEST(restore_is_refused_while_a_command_runs),
         TEST(wrong_names_are_errors),
+        TEST(locks_of_a_killed_writer_hold_nobody_up),
         TEST(undo_takes_back_what_the_stretches_changed_and_nothing_else),
         TEST(undo_of_one_stretch_leaves_the_others),
         TEST(undo_refuses_what_somebody_else_changed),
