@@ -265,7 +265,9 @@ static void flood_of_a_job_is_bounded_and_told(void **state) {
 static void endless_flood_does_not_grow_memory(void **state) {
     struct bench *bench = *state;
     bench->policy.cpu_percent = 50;
-    bench_call(bench, "shell", "{\"command\":\"while :; do seq 1 2000; done\",\"background\":true}");
+    bench_call(
+        bench, "shell", "{\"command\":\"while :; do seq 1 2000; done\",\"background\":true}"
+    );
     bench_call(bench, "job_output", "{\"job\":1,\"wait_ms\":700}");
     assert_true(bench->result.output.length <= 256 << 10);
     bench_expect_part(bench, "job_stop", "{\"job\":1}", TOOL_OK, "[job 1: stopped]");
