@@ -1,15 +1,18 @@
+/* See rewind.h. What is still to be undone is found by going through calls and ways back in their order. */
 #include "rewind.h"
 
 /* The snapshots around calls as C strings, for workspace_undo. */
 struct stretches {
     struct workspace_stretch *items;
     char (*names)[WORKSPACE_COMMIT_BYTES]; /* two an item */
+    int64_t *turns;                        /* index of each item's */
     size_t count;
 };
 
 static void stretches_deinit(struct stretches *stretches) {
     free(stretches->items);
     free(stretches->names);
+    free(stretches->turns);
 }
 
 static size_t call_count(const struct session_agent *agent) {
@@ -26,7 +29,8 @@ static result stretches_init(
     size_t count = call_count(agent) + 1;
     stretches->items = calloc(count, sizeof *stretches->items);
     stretches->names = calloc(2 * count, sizeof *stretches->names);
-    if (stretches->items == NULL || stretches->names == NULL) {
+    stretches->turns = calloc(count, sizeof *stretches->turns);
+    if (stretches->items == NULL || stretches->names == NULL || stretches->turns == NULL) {
         FAIL(error, MEMORY, "no memory for %zu calls", count);
     }
     return OK;
@@ -38,36 +42,50 @@ static bool has_changed(const struct session_call *call) {
            !view_equals(call->commit_before, call->commit_after);
 }
 
-static void push(struct stretches *stretches, const struct session_call *call) {
+static void push(struct stretches *stretches, const struct session_call *call, int64_t turn) {
     char *from = stretches->names[2 * stretches->count];
     char *to = stretches->names[2 * stretches->count + 1];
     memcpy(from, call->commit_before.data, WORKSPACE_COMMIT_BYTES - 1);
     memcpy(to, call->commit_after.data, WORKSPACE_COMMIT_BYTES - 1);
+    stretches->turns[stretches->count] = turn;
     stretches->items[stretches->count++] = (struct workspace_stretch){from, to};
 }
 
-/* What was changed behind turn `index` and not undone yet, oldest first: each undo took the newest of its
- * time. */
-static void collect(const struct session_agent *agent, int64_t index, struct stretches *stretches) {
-    size_t undone = 0;
+/* An undo took the newest change of its time; a rewind those of all turns behind its own, whether it put
+ * files back or was told to leave them. */
+static void take_back(struct stretches *stretches, const struct session_rewound *rewound) {
+    if (rewound->index == SESSION_REWIND_WORKSPACE_ONLY) {
+        stretches->count -= stretches->count > 0 ? 1 : 0;
+        return;
+    }
+    while (stretches->count > 0 && stretches->turns[stretches->count - 1] > rewound->index) {
+        stretches->count--;
+    }
+}
+
+/* What calls changed and nobody took back yet, oldest first; of that *from begins behind turn `index`. */
+static void collect(
+    const struct session_agent *agent, int64_t index, struct stretches *stretches, size_t *from
+) {
+    size_t back = 0;
     for (size_t i = 0; i < agent->turn_count; i++) {
         const struct session_turn *turn = &agent->turns[i];
-        for (size_t k = 0; !turn->is_rewound && k < turn->call_count; k++) {
+        for (size_t k = 0; k < turn->call_count; k++) {
             const struct session_call *call = &turn->calls[k];
-            for (; undone < agent->rewind_count &&
-                   agent->rewinds[undone].rewound_ms <= call->started_ms;
-                 undone++) {
-                bool is_undo = agent->rewinds[undone].index == SESSION_REWIND_WORKSPACE_ONLY;
-                stretches->count -= is_undo && stretches->count > 0 ? 1 : 0;
+            while (back < agent->rewind_count && agent->rewinds[back].rewound_ms <= call->started_ms
+            ) {
+                take_back(stretches, &agent->rewinds[back++]);
             }
-            if (turn->index > index && has_changed(call)) {
-                push(stretches, call);
+            if (has_changed(call)) {
+                push(stretches, call, turn->index);
             }
         }
     }
-    for (; undone < agent->rewind_count; undone++) {
-        bool is_undo = agent->rewinds[undone].index == SESSION_REWIND_WORKSPACE_ONLY;
-        stretches->count -= is_undo && stretches->count > 0 ? 1 : 0;
+    while (back < agent->rewind_count) {
+        take_back(stretches, &agent->rewinds[back++]);
+    }
+    for (*from = stretches->count; *from > 0 && stretches->turns[*from - 1] > index;) {
+        --*from;
     }
 }
 
@@ -119,8 +137,9 @@ result rewind_to_turn(
     if (workspace != NULL) {
         CLEANUP(stretches_deinit) struct stretches stretches = {0};
         TRY(stretches_init(&stretches, &tree->agents[0], error));
-        collect(&tree->agents[0], index, &stretches);
-        TRY(workspace_undo(workspace, stretches.items, stretches.count, out, error));
+        size_t from = 0;
+        collect(&tree->agents[0], index, &stretches, &from);
+        TRY(workspace_undo(workspace, stretches.items + from, stretches.count - from, out, error));
         begin.commit_before = view_of_text(out->before);
         begin.commit_after = view_of_text(out->after);
     }
@@ -138,7 +157,8 @@ result rewind_undo(
     TRY(require_agent(tree, error));
     CLEANUP(stretches_deinit) struct stretches stretches = {0};
     TRY(stretches_init(&stretches, &tree->agents[0], error));
-    collect(&tree->agents[0], -1, &stretches);
+    size_t from = 0;
+    collect(&tree->agents[0], -1, &stretches, &from);
     if (stretches.count == 0) {
         FAIL(error, NOT_FOUND, "no call of this session changed files, or all are undone");
     }

@@ -120,6 +120,25 @@ def test_rewind_goes_on_from_an_earlier_turn():
         assert one.contexts[-1][:len(one.contexts[-2])] == one.contexts[-2]
 
 
+def test_undo_after_a_rewind_takes_back_what_is_left():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [write("a", "1\n"), say("first"), write("b", "2\n"), say("second"), say("third")]
+        with one.run(turns) as run:
+            run.wait("idle")
+            begin(run, "one")
+            begin(run, "two")
+            run.send("command", command="undo")  # of b
+            run.wait("note")
+            run.send("command", command="rewind", text="2")  # which has nothing left to put back
+            assert "0 files put back" in run.wait("note")["text"]
+            assert (one.work / "a").exists() and not (one.work / "b").exists()
+            run.send("command", command="undo")  # of a, which the first one did not take back
+            assert "1 files put back" in run.wait("note")["text"]
+            assert not (one.work / "a").exists()
+            run.end()
+
+
 def test_a_fork_begins_where_the_session_stands():
     test_cli.needs_sandbox()
     with session() as one:
