@@ -1,4 +1,4 @@
-/* Texts that stand for what a compaction leaves out; between the files of agent_history.h. Pure.
+/* Texts that stand for what a compaction leaves out; between the files of agent_history.h. Pure. Thread: any.
  */
 #ifndef HEARTH_RUNTIME_AGENT_HISTORY_TEXTS_H
 #define HEARTH_RUNTIME_AGENT_HISTORY_TEXTS_H

@@ -1,5 +1,6 @@
-/* Between the files of the agent: its state (agent.c), its making (agent_create.c), what a person does
- * with it (agent_person.c) and what its budgets say (agent_budget.c). See agent.h.
+/* Between the files of the agent, whose state is here: events (agent.c), where it goes next (agent_go.c), what a
+ * turn gave (agent_turn.c), its making (agent_create.c), a person (agent_person.c), budgets (agent_budget.c) and
+ * compaction (agent_compaction.c). Thread: as agent.h.
  */
 #ifndef HEARTH_RUNTIME_AGENT_INTERNAL_H
 #define HEARTH_RUNTIME_AGENT_INTERNAL_H

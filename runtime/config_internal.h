@@ -1,4 +1,5 @@
-/* Inside of config*.c: the table of keys, and reading one file or the options into a layer. */
+/* Inside of config*.c: the table of keys, and reading one file or the options into a layer. Thread: one at a time.
+ */
 #ifndef HEARTH_RUNTIME_CONFIG_INTERNAL_H
 #define HEARTH_RUNTIME_CONFIG_INTERNAL_H
 

@@ -1,5 +1,5 @@
 /* Between the files of the display: the choice of a form (display.c), lines of text
- * (display_plain.c) and the live view of a terminal (display_terminal.c). See display.h.
+ * (display_plain.c) and the live view of a terminal (display_terminal.c). See display.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_DISPLAY_INTERNAL_H
 #define HEARTH_RUNTIME_DISPLAY_INTERNAL_H

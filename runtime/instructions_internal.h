@@ -1,4 +1,5 @@
-/* Inside of instructions*.c: reading one foreign text file, and notes. */
+/* Inside of instructions*.c: reading one foreign text file, and notes. Thread: one at a time.
+ */
 #ifndef HEARTH_RUNTIME_INSTRUCTIONS_INTERNAL_H
 #define HEARTH_RUNTIME_INSTRUCTIONS_INTERNAL_H
 

@@ -1,5 +1,7 @@
-/* Between the files of the loop: one agent being driven (loop.c), its generations
- * (loop_generation.c), its steps on workers (loop_steps.c) and what is shown of it (loop_view.c). See loop.h. Thread: loop.
+/* Between the files of the loop: one agent being driven (loop.c), its steps on workers (loop_steps.c), generations
+ * (loop_generation.c), calls (loop_calls.c, loop_hooks.c), decisions from other threads (loop_decisions.c), what a
+ * person does (loop_input.c, loop_commands.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See
+ * loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
 #define HEARTH_RUNTIME_LOOP_INTERNAL_H

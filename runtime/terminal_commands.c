@@ -1,3 +1,4 @@
+/* The table of commands behind a slash; see terminal_commands.h. */
 #include "terminal_commands.h"
 
 #include "config_internal.h"

@@ -1,4 +1,5 @@
-/* What a person may type behind a slash. Pure. */
+/* What a person may type behind a slash. Pure. Thread: any.
+ */
 #ifndef HEARTH_RUNTIME_TERMINAL_COMMANDS_H
 #define HEARTH_RUNTIME_TERMINAL_COMMANDS_H
 

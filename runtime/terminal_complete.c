@@ -1,3 +1,4 @@
+/* See terminal_complete.h. */
 #include "terminal_complete.h"
 
 #include "sandbox/beneath.h"

@@ -1,5 +1,5 @@
 /* Between the files of the terminal: its place in the loop (terminal.c) and what keys do
- * (terminal_input.c). See terminal.h.
+ * (terminal_input.c). See terminal.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_TERMINAL_INTERNAL_H
 #define HEARTH_RUNTIME_TERMINAL_INTERNAL_H

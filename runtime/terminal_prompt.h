@@ -1,4 +1,4 @@
-/* A line that is being typed as rows of a terminal, with the place of its cursor. Pure.
+/* A line that is being typed as rows of a terminal, with the place of its cursor. Pure. Thread: any.
  */
 #ifndef HEARTH_RUNTIME_TERMINAL_PROMPT_H
 #define HEARTH_RUNTIME_TERMINAL_PROMPT_H

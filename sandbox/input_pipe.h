@@ -1,7 +1,7 @@
 /* The host's end of a command's standard input. Internal to sandbox/.
  *
  * It is known to the call's epoll descriptor but watched only between a write that did not fit and
- * the next step, so that a pipe which is full for good wakes nobody.
+ * the next step, so that a pipe which is full for good wakes nobody. Thread: the call's.
  */
 #ifndef HEARTH_SANDBOX_INPUT_PIPE_H
 #define HEARTH_SANDBOX_INPUT_PIPE_H

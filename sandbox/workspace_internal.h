@@ -1,4 +1,6 @@
-/* Between workspace.c (snapshots) and workspace_undo.c (the way back). Internal to sandbox/. */
+/* Between workspace.c (snapshots), workspace_undo.c (the way back), workspace_store.c (the store on disk) and
+ * worktree*.c (copies). Internal to sandbox/. Thread: one at a time per object.
+ */
 #ifndef HEARTH_SANDBOX_WORKSPACE_INTERNAL_H
 #define HEARTH_SANDBOX_WORKSPACE_INTERNAL_H
 

@@ -1,3 +1,4 @@
+/* See worktree_walk.h. */
 #include "worktree_walk.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* Walks the files of a working tree as git would see them, and copies or removes trees. Internal to
- * sandbox/worktree*.c.
+ * sandbox/worktree*.c. Thread: one at a time.
  */
 #ifndef HEARTH_SANDBOX_WORKTREE_WALK_H
 #define HEARTH_SANDBOX_WORKTREE_WALK_H

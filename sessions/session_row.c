@@ -1,3 +1,4 @@
+/* See session_row.h. The first failure sticks, so that a row is read without a check after each column. */
 #include "session_row.h"
 
 struct row row_of(const struct statement *statement, struct arena *arena, struct error *error) {

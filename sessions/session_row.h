@@ -1,5 +1,6 @@
 /* Columns of a row, taken one after the other into an arena; numbers of a damaged or hostile file are
- * checked. Internal to sessions/. */
+ * checked. Internal to sessions/. Thread: the store's.
+ */
 #ifndef HEARTH_SESSIONS_SESSION_ROW_H
 #define HEARTH_SESSIONS_SESSION_ROW_H
 

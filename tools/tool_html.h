@@ -1,7 +1,8 @@
 /* HTML as plain text: what a reader sees, roughly. Internal to tools/.
  *
  * One pass, no tree: tags give line ends and marks, scripts and styles are skipped, entities decoded,
- * blanks collapsed. Broken HTML gives worse text, never a failure. */
+ * blanks collapsed. Broken HTML gives worse text, never a failure. Thread: any.
+ */
 #ifndef HEARTH_TOOLS_TOOL_HTML_H
 #define HEARTH_TOOLS_TOOL_HTML_H
 

@@ -1,5 +1,6 @@
 /* Commands that go on while other tools are called: at most TOOL_JOBS_RUNNING_MAX, none longer than
- * the context. Internal to tools/. */
+ * the context. Internal to tools/. Thread: that of tool_call.
+ */
 #ifndef HEARTH_TOOLS_TOOL_JOBS_H
 #define HEARTH_TOOLS_TOOL_JOBS_H
 

@@ -1,5 +1,5 @@
 /* Patterns of paths as git's ignore files have them, and the walk through a workspace that honours
- * those files. Internal to tools/.
+ * those files. Internal to tools/. Thread: one at a time.
  */
 #ifndef HEARTH_TOOLS_TOOL_MATCH_H
 #define HEARTH_TOOLS_TOOL_MATCH_H

@@ -1,7 +1,7 @@
 /* Lines and messages of the Model Context Protocol: JSON-RPC 2.0, one message a line.
  *
  * Pure: bytes in, lines out; a line in, a message out. What is no message is told as such, never
- * guessed at. Internal to tools/.
+ * guessed at. Internal to tools/. Thread: one at a time.
  */
 #ifndef HEARTH_TOOLS_TOOL_MCP_MESSAGE_H
 #define HEARTH_TOOLS_TOOL_MCP_MESSAGE_H

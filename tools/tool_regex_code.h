@@ -1,5 +1,6 @@
 /* The program that a regular expression becomes: what the parser (tool_regex.c) writes and the run
- * (tool_regex_run.c) reads. See tool_regex.h. */
+ * (tool_regex_run.c) reads. See tool_regex.h. Thread: any.
+ */
 #ifndef HEARTH_TOOLS_TOOL_REGEX_CODE_H
 #define HEARTH_TOOLS_TOOL_REGEX_CODE_H
 

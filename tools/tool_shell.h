@@ -1,4 +1,5 @@
-/* What a background job shares with the shell tool. Internal to tools/. */
+/* What a background job shares with the shell tool. Internal to tools/. Thread: that of tool_call.
+ */
 #ifndef HEARTH_TOOLS_TOOL_SHELL_H
 #define HEARTH_TOOLS_TOOL_SHELL_H
 
