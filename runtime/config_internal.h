@@ -75,9 +75,6 @@ result config_wrong(
 ) PRINTF_LIKE(5, 6);
 struct config_origin config_origin_of(const struct config_layer *layer, struct json_value at);
 
-/* The known name closest to a wrong one, null when none is near. names: [count]. */
-const char *config_nearest(struct view wrong, const char *const *names, size_t count);
-
 /* A string of at most CONFIG_TEXT_BYTES_MAX without control characters, copied. */
 MUST_CHECK result config_take_text(
     const struct config_layer *layer,

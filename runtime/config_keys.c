@@ -1,5 +1,6 @@
 /* The table of keys, and one file or option read into a layer by it. */
 #include "config_internal.h"
+#include "nearest_name.h"
 
 #include "cli.h"
 #include "engine/chat.h"
@@ -87,7 +88,7 @@ result config_override_parse(
     *out = (struct config_override){.text = text + length + 1, .option = option};
     if (!config_key_find(view_of(text, length), &out->key)) {
         size_t count = list_names(false, names, groups);
-        const char *nearest = config_nearest(view_of(text, length), names, count);
+        const char *nearest = nearest_name(view_of(text, length), names, count);
         FAIL(
             error,
             INVALID_INPUT,
@@ -385,7 +386,7 @@ static result unknown_key(
     const char *names[2 * CONFIG_KEY_COUNT];
     char groups[CONFIG_KEY_COUNT][NAME_BYTES_MAX];
     size_t count = list_names(strchr(name, '.') == NULL, names, groups);
-    const char *nearest = config_nearest(view_of_text(name), names, count);
+    const char *nearest = nearest_name(view_of_text(name), names, count);
     return config_wrong(
         layer,
         value,

@@ -1,7 +1,7 @@
 /* The table of commands behind a slash; see terminal_commands.h. */
 #include "terminal_commands.h"
 
-#include "config_internal.h"
+#include "nearest_name.h"
 
 static const struct terminal_command commands[] = {
     {"help", "", "this text", TERMINAL_HELP, 0},
@@ -67,7 +67,7 @@ bool terminal_command_parse(
         }
     }
     *out = NULL;
-    *nearest = config_nearest(name, names, COUNT_OF(names));
+    *nearest = nearest_name(name, names, COUNT_OF(names));
     return true;
 }
 
