@@ -23,6 +23,20 @@ static bool is_alphanumeric(unsigned char byte) {
     return (byte >= 'a' && byte <= 'z') || (byte >= '0' && byte <= '9');
 }
 
+/* Whether resolvers may read the lower-case name as an address in a form of their own ("127.1",
+ * "0x7f.1", "1.2.3.4" that had a last dot): its last label is a decimal or hexadecimal number. The
+ * same question as the URL standard's "ends in a number". */
+static bool ends_in_number(const char *name) {
+    const char *dot = strrchr(name, '.');
+    const char *label = dot != NULL ? dot + 1 : name;
+    const char *digits = "0123456789";
+    if (strncmp(label, "0x", 2) == 0) {
+        label += 2;
+        digits = "0123456789abcdef";
+    }
+    return label[strspn(label, digits)] == '\0';
+}
+
 /* Lower-case name into out[NETWORK_HOST_BYTES]; a last dot is taken off. */
 static bool parse_name(struct view text, char *out) {
     if (text.length > 1 && text.data[text.length - 1] == '.') {
@@ -44,7 +58,7 @@ static bool parse_name(struct view text, char *out) {
         out[i] = (char)byte;
     }
     out[text.length] = '\0';
-    return label > 0 && out[text.length - 1] != '-';
+    return label > 0 && out[text.length - 1] != '-' && !ends_in_number(out);
 }
 
 /* The four-part decimal form alone; inet_pton takes no other. */

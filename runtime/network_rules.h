@@ -24,8 +24,8 @@ struct network_host {
 };
 
 /* Reads "name", "name:port", "1.2.3.4:port", "[::1]:port"; `default_port` 0: a port must be there.
- * Names have letters, digits, '-' and '_' in labels of 63; forms like 0x7f.1 are names, which no
- * list entry equals. Expected errors: INVALID_INPUT. */
+ * Names have letters, digits, '-' and '_' in labels of 63; a name that ends in a number
+ * ("127.1", "0x7f.1", "1.2.3.4.") is none, since resolvers take it for an address. Expected errors: INVALID_INPUT. */
 MUST_CHECK result network_host_parse(
     struct view text, uint16_t default_port, struct network_host *out, struct error *error
 );
