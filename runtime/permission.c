@@ -2,6 +2,7 @@
 #include "permission.h"
 
 #include "permission_match.h"
+#include "permission_words.h"
 #include "tools/tool.h"
 
 #include <stdarg.h>
@@ -161,13 +162,27 @@ result permission_add_session(
 /* What is decided about: a simple command, a path, a URL, or a call without any of these. */
 struct subject {
     const struct permission_question *question;
+    struct view tool;              /* whose rules count */
+    bool only_rules;               /* what no rule speaks of is allowed */
     const struct shell_line *line; /* null: no command */
     const struct shell_part *part;
     const struct view *path;
 };
 
+/* A rule for all tools is of files and addresses, unless its pattern is a command's words: only then
+ * does what cannot be read of a command make it doubtful. */
+static bool may_be_doubted(const struct permission_rule *rule, const struct subject *subject) {
+    bool is_for_all = rule->tool[strspn(rule->tool, "*")] == '\0';
+    if (subject->line != NULL) {
+        return !is_for_all || strchr(rule->pattern, ' ') != NULL;
+    }
+    bool is_laid_over = subject->path != NULL || subject->question->url.length > 0;
+    return is_laid_over || !is_for_all;
+}
+
 static enum match match_pattern(const char *text, const struct subject *subject, bool is_strict) {
     struct view pattern = view_of_text(text);
+    const struct permission_question *question = subject->question;
     if (pattern.length == 0 || view_equals_text(pattern, "*") || view_equals_text(pattern, "**")) {
         return MATCH_YES;
     }
@@ -177,11 +192,14 @@ static enum match match_pattern(const char *text, const struct subject *subject,
     if (subject->path != NULL) {
         return match_path(pattern, *subject->path, is_strict);
     }
-    if (subject->question->url.length > 0) {
-        return match_url(pattern, subject->question->url, is_strict);
+    if (question->url.length > 0) {
+        return match_url(pattern, question->url, is_strict);
     }
-    /* Nothing that a pattern could be laid over: a command that was not read, an unknown tool. */
-    return is_strict ? MATCH_NO : MATCH_PERHAPS;
+    /* Nothing that a pattern could be laid over. Of a command that was not read, or a server's tool,
+     * that means nothing; any other call names no file. */
+    bool is_unread = subject->line != NULL && subject->line->is_open;
+    bool is_foreign = (question->effects & TOOL_FOREIGN) != 0;
+    return !is_strict && (is_unread || is_foreign) ? MATCH_PERHAPS : MATCH_NO;
 }
 
 struct finding {
@@ -200,7 +218,7 @@ find_rule(const struct permission *permission, const struct subject *subject, bo
         const struct permission_rule *rule = &permission->rules[i];
         bool allows = rule->action == PERMISSION_ALLOW;
         if (rule->is_project != is_project ||
-            !glob_matches(view_of_text(rule->tool), subject->question->tool, false)) {
+            !glob_matches(view_of_text(rule->tool), subject->tool, false)) {
             continue;
         }
         enum match match = match_pattern(rule->pattern, subject, allows);
@@ -210,7 +228,7 @@ find_rule(const struct permission *permission, const struct subject *subject, bo
             found.rule = i;
             return found;
         }
-        if (match == MATCH_PERHAPS && !found.is_perhaps) {
+        if (match == MATCH_PERHAPS && !found.is_perhaps && may_be_doubted(rule, subject)) {
             found.is_perhaps = true;
             found.doubtful = i;
         }
@@ -268,17 +286,18 @@ static void reason_of_rule(
 
 static void decide_by_policy(
     const struct permission *permission,
-    const struct permission_question *question,
+    const struct subject *subject,
     struct permission_verdict *out
 ) {
     const unsigned confined = TOOL_READS | TOOL_WRITES | TOOL_EXECUTES;
-    unsigned effects = question->effects & ~(unsigned)TOOL_ENDS;
     const char *name = policy_names[permission->policy];
+    const struct permission_question *question = subject->question;
+    unsigned effects = question->effects & ~(unsigned)TOOL_ENDS;
     bool only_reads = (effects & ~(unsigned)TOOL_READS) == 0;
     bool is_confined =
         (effects & ~confined) == 0 || (question->url.length > 0 && question->network_is_listed);
     *out = (struct permission_verdict){.by = PERMISSION_BY_POLICY};
-    if (permission->policy == PERMISSION_FULL || only_reads ||
+    if (permission->policy == PERMISSION_FULL || only_reads || subject->only_rules ||
         (permission->policy == PERMISSION_WORKSPACE_WRITE && is_confined)) {
         out->action = PERMISSION_ALLOW;
         set_reason(out, "is allowed by the policy %s", name);
@@ -306,7 +325,8 @@ static void take_doubt(
     struct permission_verdict *out
 ) {
     const struct permission_rule *rule = &permission->rules[found->doubtful];
-    const char *doubt = subject->line != NULL ? subject->line->doubt : NULL;
+    const struct shell_line *line = subject->line;
+    const char *doubt = line == NULL ? NULL : line->doubt != NULL ? line->doubt : line->inner_doubt;
     if (!found->is_perhaps || out->action != PERMISSION_ALLOW) {
         return;
     }
@@ -336,7 +356,7 @@ static void decide_subject(
                permission->rules[project.rule].is_trusted) {
         take_rule(permission, project.rule, out);
     } else {
-        decide_by_policy(permission, subject->question, out);
+        decide_by_policy(permission, subject, out);
     }
     if (project.is_found && project.action > out->action) {
         take_rule(permission, project.rule, out);
@@ -349,8 +369,8 @@ static void decide_subject(
         set_reason(out, "is allowed by an answer of this session");
     }
     if (permission->policy == PERMISSION_READ_ONLY && out->action != PERMISSION_DENY &&
-        (subject->question->effects & TOOL_WRITES) != 0) {
-        decide_by_policy(permission, subject->question, out); /* no rule lifts that */
+        !subject->only_rules && (subject->question->effects & TOOL_WRITES) != 0) {
+        decide_by_policy(permission, subject, out); /* no rule lifts that */
     }
 }
 
@@ -369,35 +389,77 @@ static void keep_strictest(
     *is_first = false;
 }
 
+/* A text in the line was given to a shell: what it runs is covered by what allows the shell, unless a
+ * rule speaks of it. */
+static void decide_command(
+    const struct permission *permission,
+    struct subject subject,
+    bool *is_first,
+    struct permission_verdict *out
+) {
+    struct error ignored;
+    CLEANUP(shell_line_deinit) struct shell_line line = {0};
+    if (is_failed(shell_split(subject.question->command, &line, &ignored))) {
+        line.doubt = "more text than there is memory for";
+        line.is_open = true;
+    }
+    subject.line = &line;
+    for (size_t i = 0; i < line.part_count; i++) {
+        subject.part = &line.parts[i];
+        subject.only_rules = subject.part->depth > 0;
+        keep_strictest(permission, &subject, is_first, out);
+    }
+    if (*is_first) {
+        keep_strictest(permission, &subject, is_first, out);
+    }
+}
+
+/* What may not be read may not be shown by another tool either. */
+static void decide_path(
+    const struct permission *permission,
+    struct subject subject,
+    bool *is_first,
+    struct permission_verdict *out
+) {
+    keep_strictest(permission, &subject, is_first, out);
+    if ((subject.question->effects & TOOL_READS) != 0 && !view_equals_text(subject.tool, "read")) {
+        subject.tool = view_of_text("read");
+        subject.only_rules = true;
+        keep_strictest(permission, &subject, is_first, out);
+    }
+}
+
 void permission_decide(
     const struct permission *permission,
     const struct permission_question *question,
     struct permission_verdict *out
 ) {
-    struct subject subject = {.question = question};
-    struct error ignored;
+    struct subject subject = {.question = question, .tool = question->tool};
     bool is_first = true;
-    CLEANUP(shell_line_deinit) struct shell_line line = {0};
     if (question->has_command) {
-        if (is_failed(shell_split(question->command, &line, &ignored))) {
-            line.doubt = "more text than there is memory for";
-        }
-        subject.line = &line;
-        for (size_t i = 0; i < line.part_count; i++) {
-            subject.part = &line.parts[i];
-            keep_strictest(permission, &subject, &is_first, out);
-        }
-        subject.part = NULL;
+        decide_command(permission, subject, &is_first, out);
     }
     for (size_t i = 0; i < question->path_count; i++) {
         subject.path = &question->paths[i];
-        keep_strictest(permission, &subject, &is_first, out);
+        decide_path(permission, subject, &is_first, out);
     }
     subject.path = NULL;
     if (is_first) {
         keep_strictest(permission, &subject, &is_first, out);
     }
     ASSERT(out->reason[0] != '\0');
+}
+
+bool permission_hides(const struct permission *permission, struct view tool, struct view path) {
+    const struct permission_question question = {.tool = tool, .effects = TOOL_READS};
+    struct permission_verdict verdict = {.action = PERMISSION_ALLOW};
+    bool is_first = true;
+    if (permission->rule_count > 0) {
+        const struct subject subject = {
+            .question = &question, .tool = tool, .only_rules = true, .path = &path};
+        decide_path(permission, subject, &is_first, &verdict);
+    }
+    return verdict.action != PERMISSION_ALLOW;
 }
 
 /* ---- what "always" adds --------------------------------------------------------------------- */
@@ -431,7 +493,7 @@ suggest_command(struct view command, bool *has_rule, struct buffer *pattern, str
     const struct shell_part *part = &line.parts[0];
     bool is_single = line.doubt == NULL && line.part_count == 1 && part->word_count > 0 &&
                      !part->is_assigned && !part->is_redirected;
-    if (!is_single || command_runs_others(line.words, part->word_count)) {
+    if (!is_single || command_runs_others((struct command){line.words, part->word_count, false})) {
         return OK;
     }
     bool has_verb = part->word_count >= 2 && is_verb(line.words[1].text);

@@ -41,7 +41,8 @@ bool permission_action_parse(struct view text, enum permission_action *out);
 /* `tool` is a glob over the tool's name. `pattern` is empty or "*" (any call of the tool), or
  *  - of a command: words, each a glob over one word ("\ " is a blank in one); a last word "*" stands
  *    for any further words, which a rule that asks or denies covers anyway;
- *  - of a path: a glob over the path below the workspace;
+ *  - of a path: a glob over the path below the workspace; one that asks or denies covers all below a
+ *    directory that it fits, and rules for `read` hold for each tool that shows a file;
  *  - of a URL: a glob over the whole of it.
  * In a glob * is any text, ? one character, \ takes the next one as it is; in paths and URLs * and ?
  * stop at '/', ** does not. */
@@ -102,6 +103,10 @@ void permission_decide(
     const struct permission_question *question,
     struct permission_verdict *out
 );
+
+/* Whether a rule keeps a tool that lists or searches from showing this file, which the call does not
+ * name: one that denies or asks, of the tool itself or of `read`. */
+bool permission_hides(const struct permission *permission, struct view tool, struct view path);
 
 /* The rule that an answer "always" should add for such a question, narrow enough to be shown in one
  * line: appends its pattern (empty: any call of the tool). False: none can be made (the command cannot

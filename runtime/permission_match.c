@@ -1,6 +1,10 @@
 /* Matching that errs on one side: rules that allow match less, rules that deny match more. */
 #include "permission_match.h"
 
+#include "permission_words.h"
+
+#include <assert.h>
+
 #define WORKSPACE_INSIDE "/workspace"
 
 /* Where to go on when the text behind a star does not fit: the star takes one byte more. */
@@ -118,16 +122,42 @@ enum match match_url(struct view pattern, struct view url, bool is_strict) {
     return is_strict || is_plain ? MATCH_NO : MATCH_PERHAPS;
 }
 
+/* A rule for a directory is for all below it. */
+static bool covers_above(struct view pattern, struct view path) {
+    for (size_t i = 1; i < path.length; i++) {
+        if (path.data[i] == '/' && glob_matches(pattern, view_slice(path, 0, i), true)) {
+            return true;
+        }
+    }
+    return glob_matches(pattern, path, true);
+}
+
+/* In ASCII: for file systems to which both are one name. */
+static struct view lower_case(struct view text, char out[PERMISSION_PATH_MAX + 1]) {
+    for (size_t i = 0; i < text.length; i++) {
+        char c = (char)text.data[i];
+        out[i] = (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+    }
+    return view_of(out, text.length);
+}
+
 enum match match_path(struct view pattern, struct view path, bool is_strict) {
+    static_assert(
+        PERMISSION_PATTERN_MAX <= PERMISSION_PATH_MAX, "a pattern is lowered like a path"
+    );
     char clean[PERMISSION_PATH_MAX + 1];
+    char lower[2][PERMISSION_PATH_MAX + 1];
     bool is_inside = path_normalise(path, clean);
-    if (is_inside && glob_matches(pattern, view_of_text(clean), true)) {
+    struct view inside = view_of_text(is_inside ? clean : "");
+    if (is_strict) {
+        return is_inside && glob_matches(pattern, inside, true) ? MATCH_YES : MATCH_NO;
+    }
+    if ((is_inside && covers_above(pattern, inside)) || glob_matches(pattern, path, true)) {
         return MATCH_YES;
     }
-    if (is_strict) {
-        return MATCH_NO;
-    }
-    return glob_matches(pattern, path, true) ? MATCH_YES : is_inside ? MATCH_NO : MATCH_PERHAPS;
+    bool is_alike =
+        is_inside && covers_above(lower_case(pattern, lower[0]), lower_case(inside, lower[1]));
+    return !is_inside || is_alike ? MATCH_PERHAPS : MATCH_NO;
 }
 
 /* ---- commands ------------------------------------------------------------------------------- */
@@ -156,14 +186,6 @@ static bool has_parent(struct view word) {
     return false;
 }
 
-static struct view file_name(struct view word) {
-    size_t at = word.length;
-    while (at > 0 && word.data[at - 1] != '/') {
-        at--;
-    }
-    return view_slice(word, at, word.length);
-}
-
 /* A rule that allows: one word of a pattern over one word that the shell leaves as it is. */
 static bool word_is_covered(struct view pattern, const struct shell_word *word, bool is_first) {
     bool is_any = view_equals_text(pattern, "*");
@@ -181,7 +203,7 @@ static bool word_is_covered(struct view pattern, const struct shell_word *word, 
 static enum match word_is_meant(struct view pattern, const struct shell_word *word, bool is_first) {
     char clean[PERMISSION_PATH_MAX + 1];
     if (glob_matches(pattern, word->text, false) ||
-        (is_first && glob_matches(pattern, file_name(word->text), false)) ||
+        (is_first && glob_matches(pattern, command_name(word), false)) ||
         (path_normalise(word->text, clean) && glob_matches(pattern, view_of_text(clean), false))) {
         return MATCH_YES;
     }
@@ -222,22 +244,23 @@ static bool covers_words(struct view pattern, const struct shell_word *words, si
     return index == count;
 }
 
-/* The pattern's words over the first ones. Perhaps, when options stand between ("git -C DIR push"):
- * what is the value of one is not known. */
-static enum match means_words(struct view pattern, const struct shell_word *words, size_t count) {
+/* The pattern's words over the first ones, those in [1, rest_at) left out. Perhaps, when options stand
+ * between ("docker -H HOST push"): what is the value of one is not known. */
+static enum match means_rest(struct view pattern, struct command command, size_t rest_at) {
+    const struct shell_word *words = command.words;
     enum match all = MATCH_YES;
     struct view want;
     size_t index = 0;
-    for (size_t at = 0; next_word(pattern, &at, &want); index++) {
+    for (size_t at = 0; next_word(pattern, &at, &want); index = index == 0 ? rest_at : index + 1) {
         if (is_rest(pattern, at, want)) {
             return all;
         }
-        if (index >= count) { /* one that is expanded may be several words */
-            return all == MATCH_PERHAPS ? MATCH_PERHAPS : MATCH_NO;
+        if (index >= command.count) { /* one that is expanded may be several words */
+            return all == MATCH_PERHAPS || command.is_longer ? MATCH_PERHAPS : MATCH_NO;
         }
         enum match one = word_is_meant(want, &words[index], index == 0);
         bool is_option = index > 0 && view_starts_with(words[index].text, view_of_text("-"));
-        while (one == MATCH_NO && is_option && index + 1 < count) {
+        while (one == MATCH_NO && is_option && index + 1 < command.count) {
             index++;
             one = word_is_meant(want, &words[index], false) == MATCH_NO ? MATCH_NO : MATCH_PERHAPS;
         }
@@ -249,101 +272,39 @@ static enum match means_words(struct view pattern, const struct shell_word *word
     return all;
 }
 
-static bool is_named(struct view word, const char *const *names, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        if (view_equals_text(word, names[i])) {
-            return true;
-        }
+/* As it is written, and without the options that stand before git's own command. */
+static enum match means_words(struct view pattern, struct command command) {
+    struct view first;
+    size_t at = 0;
+    bool is_renamed = false;
+    enum match best = means_rest(pattern, command, 1);
+    size_t rest_at = command_options_end(command, &is_renamed);
+    if (best != MATCH_YES && rest_at > 1) {
+        enum match without = means_rest(pattern, command, rest_at);
+        best = without > best ? without : best;
     }
-    return false;
+    bool is_program = is_renamed && next_word(pattern, &at, &first) &&
+                      word_is_meant(first, &command.words[0], true) != MATCH_NO;
+    return best == MATCH_NO && is_program ? MATCH_PERHAPS : best;
 }
 
-/* Commands that run the command in their further words. */
-static bool runs_its_words(struct view name) {
-    static const char *const names[] = {
-        "env",
-        "sudo",
-        "doas",
-        "command",
-        "exec",
-        "builtin",
-        "nohup",
-        "nice",
-        "ionice",
-        "time",
-        "timeout",
-        "stdbuf",
-        "setsid",
-        "xargs",
-        "find",
-        "busybox",
-        "chroot",
-        "unshare",
-        "strace",
-        "watch",
-        "flock",
-        "taskset",
-        "script",
-        "parallel",
-        "chrt",
-        "prlimit",
-        "setpriv",
-        "setarch",
-        "choom",
-        "nsenter",
-        "bwrap",
-        "start-stop-daemon",
-        "unbuffer",
-        "ld-linux-x86-64.so.2",
-        "ld-linux-aarch64.so.1"};
-    return is_named(name, names, COUNT_OF(names));
-}
-
-/* Shells that take commands from a word ("-c TEXT") or from their input, and commands that hand their
- * words to one. Programs of other languages can do anything, whatever they are called with. */
-static bool runs_text(const struct shell_word *words, size_t count) {
-    static const char *const always[] = {
-        "eval", "source", ".", "trap", "alias", "ssh", "su", "runuser"};
-    static const char *const shells[] = {"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"};
-    static const char *const joins[] = {"env", "script", "watch", "flock", "parallel"};
-    struct view name = file_name(words[0].text);
-    for (size_t i = 1; i < count && is_named(name, joins, COUNT_OF(joins)); i++) {
-        struct view word = words[i].text;
-        bool is_text = view_find(word, view_of_text(" "), 0) != SIZE_MAX ||
-                       view_find(word, view_of_text("\t"), 0) != SIZE_MAX;
-        if (is_text && !(view_equals_text(name, "env") && i == 1 && word.data[0] != '-')) {
-            return true; /* "env -S TEXT", "script -c TEXT", but "env A='a b' ls" */
-        }
-    }
-    bool is_shell = is_named(name, shells, COUNT_OF(shells));
-    bool has_script = false;
-    for (size_t i = 1; is_shell && i < count; i++) {
-        struct view word = words[i].text;
-        bool is_option = word.length > 1 && word.data[0] == '-';
-        bool takes_text = is_option && word.data[1] != '-' &&
-                          (memchr(word.data, 'c', word.length) != NULL ||
-                           memchr(word.data, 's', word.length) != NULL);
-        if (takes_text || words[i].is_expanded) {
-            return true;
-        }
-        has_script = has_script || !is_option;
-    }
-    return (is_shell && !has_script) || is_named(name, always, COUNT_OF(always));
-}
-
-static enum match match_meant(struct view pattern, const struct shell_word *words, size_t count) {
-    enum match best = means_words(pattern, words, count);
-    if (count == 0 || best == MATCH_YES) {
+static enum match
+match_meant(struct view pattern, const struct shell_part *part, struct command all) {
+    enum match best = means_words(pattern, all);
+    if (all.count == 0 || best == MATCH_YES) {
         return best;
     }
-    bool is_wrapper = runs_its_words(file_name(words[0].text));
-    for (size_t i = 1; i < count && is_wrapper && best != MATCH_YES; i++) {
-        enum match inner = means_words(pattern, words + i, count - i);
+    bool is_wrapper = command_runs_its_words(all);
+    for (size_t i = 1; i < all.count && is_wrapper && best != MATCH_YES; i++) {
+        enum match inner = means_words(pattern, command_from(all, i));
         best = inner > best ? inner : best;
     }
-    for (size_t i = 0; i < (is_wrapper ? count : 1) && best == MATCH_NO; i++) {
-        bool is_here = i > 0 && view_equals_text(words[i].text, "."); /* "find .", not "source" */
-        best = !is_here && runs_text(words + i, count - i) ? MATCH_PERHAPS : best;
+    for (size_t i = 0; i < (is_wrapper ? all.count : 1) && best == MATCH_NO; i++) {
+        bool is_here =
+            i > 0 && view_equals_text(all.words[i].text, "."); /* "find .", not "source" */
+        bool is_known = part->has_text && part->shell_at == i; /* the text is parts of its own */
+        bool is_hidden = !is_here && !is_known && command_runs_text(command_from(all, i));
+        best = is_hidden ? MATCH_PERHAPS : best;
     }
     return best;
 }
@@ -361,30 +322,9 @@ enum match match_command(
         bool is_covered = is_certain && covers_words(pattern, words, part->word_count);
         return is_covered ? MATCH_YES : MATCH_NO;
     }
-    enum match meant = match_meant(pattern, words, part->word_count);
+    enum match meant = match_meant(pattern, part, (struct command){words, part->word_count, false});
     if (meant == MATCH_YES && part->is_uncertain) {
         return MATCH_PERHAPS;
     }
     return meant == MATCH_NO && line->is_open ? MATCH_PERHAPS : meant;
-}
-
-bool command_runs_others(const struct shell_word *words, size_t count) {
-    static const char *const interpreters[] = {
-        "sh",
-        "bash",
-        "dash",
-        "zsh",
-        "ksh",
-        "ash",
-        "fish",
-        "awk",
-        "make",
-        "perl",
-        "ruby",
-        "node",
-        "php"};
-    struct view name = file_name(words[0].text);
-    return runs_its_words(name) || runs_text(words, count) ||
-           is_named(name, interpreters, COUNT_OF(interpreters)) ||
-           view_starts_with(name, view_of_text("python"));
 }

@@ -20,8 +20,6 @@ enum match match_command(
 );
 enum match match_path(struct view pattern, struct view path, bool is_strict);
 enum match match_url(struct view pattern, struct view url, bool is_strict);
-/* Whether a command runs other text or commands, so that a rule for its name says little. */
-bool command_runs_others(const struct shell_word *words, size_t count);
 
 /* The path below the workspace without "." and "..", "" for the workspace itself. False: it leads
  * outside, or has more than PERMISSION_PATH_MAX bytes. */

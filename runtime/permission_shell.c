@@ -1,6 +1,8 @@
 /* One pass over the bytes; see permission_shell.h for what it is certain about. */
 #include "permission_shell.h"
 
+#include "permission_words.h"
+
 #define HERE_DOCUMENTS_MAX 8 /* of one line */
 
 /* Text behind the line, up to a line that is the delimiter. */
@@ -15,6 +17,8 @@ struct splitter {
     size_t at;
     struct shell_line *line;
     size_t text_length;
+    unsigned depth;         /* of the parts */
+    bool is_uncertain;      /* all of them */
     struct shell_word word; /* at hand */
     size_t word_start;      /* in line->text */
     bool has_word;          /* quotes make an empty one */
@@ -50,9 +54,9 @@ static const char *const leading_words[] = {
 static const char *const other_words[] = {"for", "case", "select", "function", "in", "[[", "time"};
 
 static void doubt(struct splitter *splitter, const char *why) {
-    if (splitter->line->doubt == NULL) {
-        splitter->line->doubt = why;
-    }
+    struct shell_line *line = splitter->line;
+    const char **kept = splitter->depth == 0 ? &line->doubt : &line->inner_doubt;
+    *kept = *kept == NULL ? why : *kept;
 }
 
 /* A command may be hidden. */
@@ -190,6 +194,8 @@ static void end_part(struct splitter *splitter) {
         part->is_redirected = true;
         splitter->takes_target = false;
     }
+    part->depth = splitter->depth;
+    part->is_uncertain = part->is_uncertain || splitter->is_uncertain;
     if (part->word_count > 0 || part->is_assigned || part->is_redirected) {
         if (line->part_count == PERMISSION_PARTS_MAX) {
             doubt_all(splitter, "more commands than are read");
@@ -507,26 +513,60 @@ static void check_characters(struct splitter *splitter) {
     }
 }
 
-result shell_split(struct view command, struct shell_line *out, struct error *error) {
-    *out = (struct shell_line){0};
-    struct splitter splitter = {.in = command, .line = out};
-    if (command.length > PERMISSION_QUESTION_BYTES) {
-        doubt_all(&splitter, "more text than is read");
-        return OK;
+/* Adds the parts of a text, which lies in the line's own memory when it is a shell's. */
+static void split_text(struct shell_line *line, struct view text, const struct shell_part *outer) {
+    struct splitter splitter = {
+        .in = text,
+        .line = line,
+        .text_length = line->text_length,
+        .word_start = line->text_length};
+    if (outer != NULL) {
+        splitter.depth = outer->depth + 1;
+        splitter.is_uncertain = outer->is_uncertain;
     }
-    out->text = malloc(command.length + 1);
-    if (out->text == NULL) {
-        FAIL(error, MEMORY, "no memory for a command of %zu bytes", command.length);
+    if (text.length > line->text_room - line->text_length) {
+        doubt_all(&splitter, "more text than is read");
+        return;
     }
     check_characters(&splitter);
-    while (splitter.at < command.length) {
+    while (splitter.at < text.length) {
         take(&splitter);
-        ASSERT(splitter.text_length <= splitter.at); /* a byte is written once at most */
+        /* a byte is written once at most */
+        ASSERT(splitter.text_length - line->text_length <= splitter.at);
     }
     end_part(&splitter);
     if (splitter.document_count > 0) {
         doubt_all(&splitter, "a here-document that does not end");
     }
+    line->text_length = splitter.text_length;
+}
+
+/* Parts that are added are looked at in their turn. */
+static void split_texts(struct shell_line *line) {
+    for (size_t i = 0; i < line->part_count; i++) {
+        struct shell_part *part = &line->parts[i];
+        const struct command command = {line->words + part->word_at, part->word_count, false};
+        struct view text;
+        if (part->depth < SHELL_TEXTS_DEEP && part->word_count > 0 &&
+            command_find_text(command, &part->shell_at, &text)) {
+            part->has_text = true;
+            const struct shell_part outer = *part;
+            split_text(line, text, &outer);
+        }
+    }
+}
+
+result shell_split(struct view command, struct shell_line *out, struct error *error) {
+    *out = (struct shell_line){0};
+    if (command.length <= PERMISSION_QUESTION_BYTES) {
+        out->text_room = (command.length + 1) * (1 + SHELL_TEXTS_DEEP);
+        out->text = malloc(out->text_room);
+        if (out->text == NULL) {
+            FAIL(error, MEMORY, "no memory for a command of %zu bytes", command.length);
+        }
+    }
+    split_text(out, command, NULL);
+    split_texts(out);
     return OK;
 }
 

@@ -214,6 +214,12 @@ open_constraint(struct run_host *host, const struct run_settings *settings, stru
     return OK;
 }
 
+/* Thread: that of a call, while nobody adds a rule. */
+static bool hides(void *context, struct view tool, struct view path) {
+    const struct run_host *host = context;
+    return permission_hides(host->permission, tool, path);
+}
+
 result
 run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error) {
     TRY(bind_skills(host, error));
@@ -230,6 +236,8 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
         .clock = clock_real(),
         .fetch = host->client != NULL ? http_client_fetch : NULL,
         .fetch_context = host->client,
+        .hides = hides,
+        .hides_context = host,
     };
     const struct permission_options permission = {
         .policy = settings->config->policy,

@@ -47,7 +47,7 @@ static void check_line(struct view command) {
     for (size_t i = 0; i < line.word_count; i++) {
         struct view word = line.words[i].text;
         ASSERT(word.data >= (const unsigned char *)line.text);
-        ASSERT(word.data + word.length <= (const unsigned char *)line.text + command.length);
+        ASSERT(word.data + word.length <= (const unsigned char *)line.text + line.text_room);
     }
 }
 

@@ -507,6 +507,30 @@ def test_rules_hold_under_every_dialect():
                 run.end()
 
 
+def test_what_may_not_be_read_is_not_found_either():
+    test_cli.needs_sandbox()
+    for dialect, name, arguments in (("hearth", "grep", {"pattern": "key"}),
+                                     ("claude", "Grep", {"pattern": "key", "path": "/workspace"}),
+                                     ("codex", "grep_files", {"pattern": "key", "path": "./"})):
+        with session() as one:
+            (one.work / "secrets").mkdir()
+            (one.work / "secrets" / "a").write_text("key 1\n")
+            (one.work / "b").write_text("key 2\n")
+            turns = [{"thinking": "", "text": "", "calls": [{"name": name, "arguments": arguments}]},
+                     {"thinking": "", "text": "", "calls": [
+                         {"name": name, "arguments": dict(arguments, path="secrets/a")}]},
+                     say("done")]
+            with one.run(turns, "--dialect", dialect, "--tools", "grep,todo", "--deny",
+                         "read:secrets/**", "--deny", "*:private/**") as run:
+                run.message("one")
+                text = run.wait("tool_result", status="ok")["text"]
+                assert "secrets" not in text and "b" in text, text
+                assert "(1 left out by a rule)" in text, text
+                assert run.wait("tool_result")["status"] == "refused"
+                run.wait("idle", stop="answer")
+                run.end()
+
+
 def test_read_only_writes_nothing():
     test_cli.needs_sandbox()
     with session() as one:

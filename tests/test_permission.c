@@ -278,15 +278,15 @@ static void denying_rules_cover_what_may_be_meant(void **state) {
         {rm, FULL, "shell", X, "find . -exec rm {} \\;", DENY},
         {rm, FULL, "shell", X, "git push origin main", DENY},
         {rm, FULL, "shell", X, "git pushed", ALLOW},
-        {rm, FULL, "shell", X, "git -C x push", ASK},
-        {rm, FULL, "shell", X, "git --no-pager -c a=b push origin", ASK},
+        {rm, FULL, "shell", X, "git -C x push", DENY},
+        {rm, FULL, "shell", X, "git --no-pager -c a=b push origin", DENY},
         {rm, FULL, "shell", X, "git -C x log", ALLOW},
         {rm, FULL, "shell", X, "git log push", ALLOW},
         {rm, FULL, "shell", X, "git -", ALLOW},
-        {rm, FULL, "shell", X, "bash -c 'rm x'", ASK},
-        {rm, FULL, "shell", X, "bash -lc 'rm x'", ASK},
-        {rm, FULL, "shell", X, "sudo sh -c 'rm x'", ASK},
-        {rm, FULL, "shell", X, "eval 'rm x'", ASK},
+        {rm, FULL, "shell", X, "bash -c 'rm x'", DENY},
+        {rm, FULL, "shell", X, "bash -lc 'rm x'", DENY},
+        {rm, FULL, "shell", X, "sudo sh -c 'rm x'", DENY},
+        {rm, FULL, "shell", X, "eval 'rm x'", DENY},
         {rm, FULL, "shell", X, "python3 -c 'x'", ALLOW}, /* no shell: it can do anything */
         {rm, FULL, "shell", X, "echo \"don't rm x\" 'or git push' \"$HOME\" $X", ALLOW},
         {rm, FULL, "shell", X, "for i in a rm; do echo $i; done", ALLOW},
@@ -325,7 +325,7 @@ static void denying_rules_cover_what_may_be_meant(void **state) {
         {rm, FULL, "shell", X, "cat x/../secrets/a", ASK},
         {rm, FULL, "shell", X, "cat /workspace/secrets/a", ASK},
         {rm, FULL, "shell", X, "cat notes/a", ALLOW},
-        {rm, CONFINED, "shell", X, "bash -c 'ls'", ASK},
+        {rm, CONFINED, "shell", X, "bash -c 'ls'", ALLOW},
         {rm, FULL, "shell", X, "time -p rm x", DENY},
         {rm, FULL, "shell", X, "time if rm x; then ls; fi", DENY},
         {rm, FULL, "shell", X, "chrt -b 0 rm x", DENY},
@@ -357,6 +357,146 @@ static void denying_rules_cover_what_may_be_meant(void **state) {
          ALLOW}, /* a Cyrillic r is another name */
     };
     check_rows(rows, COUNT_OF(rows));
+}
+
+/* One rule, `git push`, and the ways in which a line comes to it. */
+static void other_spellings_of_a_command_are_found(void **state) {
+    (void)state;
+    static const char push[] = "deny:shell:git push *";
+    static const struct {
+        const char *line;
+        enum permission_action want;
+    } lines[] = {
+        {"ls && git push", DENY},
+        {"ls | git push", DENY},
+        {"/usr/bin/git push", DENY},
+        {"env git push", DENY},
+        {"env A=1 -u B /usr/bin/git -C x push", DENY},
+        {"git -C x push", DENY},
+        {"git -C x -c user.name=push log", ALLOW},
+        {"git -C push log", ASK}, /* as text it may be either */
+        {"git -p --no-pager --git-dir=x --work-tree y push origin", DENY},
+        {"git --namespace n push", DENY},
+        {"git -c alias.p=push p", ASK},
+        {"git -c ALIAS.p=push p", ASK},
+        {"git -c include.path=x p", ASK},
+        {"git --config-env=alias.p=X p", ASK},
+        {"git -c $X p", ASK},
+        {"git $X push", ASK},
+        {"git -C $X log", ASK}, /* it may be several words */
+        {"git -c user.name=a log", ALLOW},
+        {"git", ALLOW},
+        {"git -c", ASK},
+        {"sh -c 'git push'", DENY},
+        {"sh -c 'ls; git -C x push'", DENY},
+        {"bash -euo pipefail -c 'git push'", DENY},
+        {"sh -c -e 'git push'", DENY},
+        {"timeout 5 sh -c 'git push'", DENY},
+        {"env A=1 /bin/bash -lc \"git push\"", DENY},
+        {"sh -c 'sh -c \"git push\"'", DENY},
+        {"sh -c \"sh -c 'git push'\" && ls", DENY},
+        {"sh -c \"bash -c 'eval \\\"git push\\\"'\"", DENY},
+        {"eval git push", DENY},
+        {"eval 'ls; git push'", DENY},
+        {"sh -c 'ls' git push", ALLOW}, /* its $0 and $1 */
+        {"sh -c 'ls; make'", ALLOW},
+        {"sh -c 'git $0' push", ASK},
+        {"sh -c '$X'", ASK},
+        {"sh -c \"$X\"", ASK},
+        {"sh -c 'ls \"$(git push)\"'", ASK},
+        {"bash --rcfile x -c 'ls'", ASK},
+        {"bash -sc 'ls'", ASK},
+        {"$(ls) sh -c 'git push'", ASK},
+        {"xargs sh -c 'git push'", DENY},
+        {"echo push | xargs git", ASK},
+        {"echo push | xargs git log", ALLOW},
+        {"echo x | xargs git push", DENY},
+    };
+    for (size_t i = 0; i < COUNT_OF(lines); i++) {
+        const struct row row = {push, FULL, "shell", X, lines[i].line, lines[i].want};
+        check_rows(&row, 1);
+    }
+    /* A rule that allows is for the shell and its text, unless another speaks of the text. */
+    static const char shell[] = "ask:shell:rm *;allow:shell:sh -c *";
+    static const struct row rows[] = {
+        {shell, ASK_ALL, "shell", X, "sh -c 'ls $X'", ALLOW},
+        {shell, ASK_ALL, "shell", X, "sh -c 'ls; rm x'", ASK},
+        {shell, ASK_ALL, "shell", X, "sh -c 'ls'; ls", ASK},
+        {"allow:shell:ls", ASK_ALL, "shell", X, "sh -c 'ls'", ASK},
+        {"", READ_ONLY, "shell", X, "sh -c 'ls'", DENY},
+    };
+    check_rows(rows, COUNT_OF(rows));
+}
+
+/* A pattern of paths in a rule for all tools is no question about calls without a path. */
+static void patterns_of_paths_are_for_calls_with_paths(void **state) {
+    (void)state;
+    static const char all[] = "deny:*:secrets/**;deny:*:git push *";
+    static const struct row rows[] = {
+        {all, FULL, "finish", TOOL_ENDS, NULL, ALLOW},
+        {all, FULL, "todo", 0, NULL, ALLOW},
+        {all, FULL, "grep", R, NULL, ALLOW},
+        {all, FULL, "job_stop", TOOL_EXECUTES, NULL, ALLOW},
+        {all, FULL, "mcp__fs__list", F, NULL, ALLOW},
+        {all, FULL, "fetch", N, "https://a.org/x", ALLOW},
+        {all, FULL, "read", R, "secrets/a", DENY},
+        {all, FULL, "write", W, "/workspace/./secrets/../secrets/a", DENY},
+        {all, FULL, "read", R, "../x", ASK},
+        {all, FULL, "read", R, "SECRETS/a", ASK},
+        {all, FULL, "read", R, "src/a", ALLOW},
+        {all, FULL, "shell", X, "cat secrets/a", ALLOW}, /* a command is not judged by paths */
+        {all, FULL, "shell", X, "git push", DENY},
+        {all, FULL, "shell", X, "$X", ASK}, /* for the second rule */
+        {"deny:*:secrets/**", FULL, "shell", X, "$X \"$(ls)\"", ALLOW},
+        {"deny:grep:secrets/**", FULL, "grep", R, NULL, ALLOW},
+    };
+    check_rows(rows, COUNT_OF(rows));
+}
+
+static void what_may_not_be_read_is_hidden_from_all_tools(void **state) {
+    (void)state;
+    static const char order[] = "allow:read:secrets/public/**;deny:read:secrets;ask:read:*.key";
+    static const struct row rows[] = {
+        {order, FULL, "grep", R, "secrets", DENY},
+        {order, FULL, "grep", R, "secrets/a/b", DENY},
+        {order, FULL, "grep", R, "secrets/public/a", ALLOW},
+        {order, FULL, "edit", W, "secrets/a", DENY},
+        {order, FULL, "image", R, "a.key", ASK},
+        {order, ASK_ALL, "edit", W, "secrets/public/a", ASK},
+        {order, FULL, "write", TOOL_WRITES, "secrets/a", ALLOW},
+        {order, FULL, "grep", R, "secretsx", ALLOW},
+    };
+    static const struct {
+        const char *rules, *tool, *path;
+        bool want;
+    } hidden[] = {
+        {order, "grep", "secrets/a", true},
+        {order, "list", "secrets", true},
+        {order, "glob", "secrets/public/a", false},
+        {order, "search", "x.key", true},
+        {order, "search", "x.c", false},
+        {"deny:grep:b/*", "grep", "b/a", true},
+        {"deny:grep:b/*", "list", "b/a", false},
+        {"deny:write:b/*", "grep", "b/a", false},
+        {"deny:*:b/**", "grep", "b/c/d", true},
+        {"deny:*:git push *", "grep", "git", false},
+        {"project deny:read:b", "grep", "b/a", true},
+        {"", "grep", "b/a", false},
+    };
+    check_rows(rows, COUNT_OF(rows));
+    for (size_t i = 0; i < COUNT_OF(hidden); i++) {
+        static struct rules rules;
+        CLEANUP(permission_cleanup) struct permission *permission = NULL;
+        rules_read(hidden[i].rules, &rules);
+        const struct permission_options options = {PERMISSION_FULL, rules.rules, rules.count};
+        assert_true(is_ok(permission_create(&permission, &options, NULL)));
+        assert_int_equal(
+            permission_hides(
+                permission, view_of_text(hidden[i].tool), view_of_text(hidden[i].path)
+            ),
+            hidden[i].want
+        );
+    }
 }
 
 static void order_and_whose_rules_they_are_count(void **state) {
@@ -659,6 +799,9 @@ int main(void) {
         cmocka_unit_test(policies_decide_without_rules),
         cmocka_unit_test(allowing_rules_cover_only_what_is_certain),
         cmocka_unit_test(denying_rules_cover_what_may_be_meant),
+        cmocka_unit_test(other_spellings_of_a_command_are_found),
+        cmocka_unit_test(patterns_of_paths_are_for_calls_with_paths),
+        cmocka_unit_test(what_may_not_be_read_is_hidden_from_all_tools),
         cmocka_unit_test(order_and_whose_rules_they_are_count),
         cmocka_unit_test(paths_and_urls_are_matched_as_they_are_meant),
         cmocka_unit_test(every_path_of_a_patch_counts),

@@ -53,6 +53,82 @@ static void list_shows_names_in_order(void **state) {
     assert_true(bench->result.text_is_truncated);
 }
 
+static const char *const hidden_from[] = {"grep", "search", "glob", "list"};
+
+static bool hides_secrets(void *context, struct view tool, struct view path) {
+    size_t *asked = context;
+    *asked += 1;
+    bool is_known = false;
+    for (size_t i = 0; i < COUNT_OF(hidden_from); i++) {
+        is_known = is_known || view_equals_text(tool, hidden_from[i]);
+    }
+    assert_true(is_known); /* our name, whatever the dialect */
+    return view_equals_text(path, "secrets") || view_starts_with(path, view_of_text("secrets/")) ||
+           view_ends_with(path, view_of_text(".key"));
+}
+
+/* Everything that finds files by itself, in each dialect, from each way to name the directory. */
+static void what_a_rule_hides_is_found_by_no_tool(void **state) {
+    (void)state;
+    static const struct {
+        enum tool_dialect dialect;
+        const char *tool, *arguments, *text;
+    } rows[] = {
+        {TOOL_DIALECT_HEARTH, "grep", "{\"pattern\":\"x\"}", "a.c:1:x\n(3 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH,
+         "grep",
+         "{\"pattern\":\"x\",\"path\":\"/workspace/./secrets/\"}",
+         "no matches in 0 files\n(2 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH,
+         "grep",
+         "{\"pattern\":\"x\",\"path\":\"./lib\",\"mode\":\"count\"}",
+         "no matches in 0 files\n(1 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "search", "{\"text\":\"x\"}", "a.c:1: x\n(3 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH,
+         "search",
+         "{\"text\":\"e\",\"in\":\"names\"}",
+         "no matches in 1 files\n(3 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "glob", "{\"pattern\":\"**/*\"}", "a.c\n(3 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH,
+         "glob",
+         "{\"pattern\":\"*\",\"path\":\"secrets/in\"}",
+         "no files match\n(1 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "list", "{}", "a.c\nlib/\n(1 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "list", "{\"depth\":2}", "a.c\nlib/\n(3 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "list", "{\"depth\":9}", "a.c\nlib/\n(3 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "list", "{\"path\":\".//lib\"}", "\n(1 left out by a rule)"},
+        {TOOL_DIALECT_HEARTH, "list", "{\"path\":\"secrets\"}", "\n(2 left out by a rule)"},
+        {TOOL_DIALECT_CLAUDE, "LS", "{\"path\":\".\"}", "a.c\nlib/\n(1 left out by a rule)"},
+        {TOOL_DIALECT_CLAUDE, "Glob", "{\"pattern\":\"*\"}", "a.c\n(3 left out by a rule)"},
+        {TOOL_DIALECT_CLAUDE, "Grep", "{\"pattern\":\"x\"}", "a.c\n(3 left out by a rule)"},
+        {TOOL_DIALECT_CODEX, "list_dir", "{\"dir_path\":\"secrets\"}", "\n(2 left out by a rule)"},
+        {TOOL_DIALECT_CODEX, "grep_files", "{\"pattern\":\"x\"}", "a.c\n(3 left out by a rule)"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        size_t asked = 0;
+        struct bench bench = {0};
+        const struct tool_context_options options = {
+            .set = tool_set_all(),
+            .dialect = rows[i].dialect,
+            .hides = hides_secrets,
+            .hides_context = &asked};
+        bench_open(&bench, NULL, &options);
+        static const char *const folders[] = {"secrets", "secrets/in", "lib"};
+        for (size_t k = 0; k < COUNT_OF(folders); k++) {
+            char path[2 * PATH_BYTES];
+            (void)snprintf(path, sizeof path, "%s/%s", bench.workspace, folders[k]);
+            assert_int_equal(mkdir(path, 0755), 0);
+        }
+        put_text(&bench, "a.c", "x\n");
+        put_text(&bench, "lib/e.key", "x\n");
+        put_text(&bench, "secrets/e", "x\n");
+        put_text(&bench, "secrets/in/e", "x\n");
+        bench_expect(&bench, rows[i].tool, rows[i].arguments, TOOL_OK, rows[i].text);
+        assert_true(asked > 0);
+        bench_close(&bench);
+    }
+}
+
 static void search_finds_lines_and_names(void **state) {
     struct bench *bench = *state;
     put_text(bench, "a.py", "def one():\n    return two()\n\ndef two(): two\n");
@@ -353,6 +429,7 @@ int main(void) {
         BENCH_TEST(grep_shows_lines_files_or_counts),
         BENCH_TEST(grep_shows_each_line_once),
         BENCH_TEST(grep_of_hostile_files_is_bounded),
+        cmocka_unit_test(what_a_rule_hides_is_found_by_no_tool),
         BENCH_TEST(search_finds_lines_and_names),
         BENCH_TEST(search_goes_through_deep_trees_in_order),
         BENCH_TEST(search_is_bounded),

@@ -150,6 +150,10 @@ struct tool_context_options {
       struct error *error);
     void *fetch_context;
     const struct tool_agents *agents; /* see tool_agents.h; null: its tools are not offered */
+    /* Whether a tool (our name) that lists or searches must not show a path below the workspace that
+     * it found. Thread: that of tool_call. Null: it may show all. */
+    bool (*hides)(void *context, struct view tool, struct view path);
+    void *hides_context;
 };
 
 struct tool_context;

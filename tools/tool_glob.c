@@ -128,17 +128,17 @@ static result end_answer(struct glob *glob, int64_t limit, struct error *error) 
         TRY(buffer_append_text(&out->text, shown == 0 ? "" : "\n", error));
         TRY(sandbox_sanitise(view_of_text(path), 0, &out->text, error));
     }
-    if (shown == glob->count && !glob->walk.is_full) {
-        return OK;
+    if (shown < glob->count || glob->walk.is_full) {
+        out->text_is_truncated = true;
+        TRY(buffer_append_format(
+            &out->text,
+            error,
+            "\n... [%zu%s more files match] ...",
+            glob->count - shown,
+            glob->walk.is_full ? " or" : ""
+        ));
     }
-    out->text_is_truncated = true;
-    return buffer_append_format(
-        &out->text,
-        error,
-        "\n... [%zu%s more files match] ...",
-        glob->count - shown,
-        glob->walk.is_full ? " or" : ""
-    );
+    return walk_tell_hidden(&glob->walk, error);
 }
 
 static result run_glob(

@@ -288,6 +288,7 @@ static result end_answer(struct grep *grep, struct error *error) {
             grep->skipped + grep->walk.skipped
         ));
     }
+    TRY(walk_tell_hidden(&grep->walk, error));
     if (grep->long_lines > 0) {
         TRY(buffer_append_format(
             &out->text,

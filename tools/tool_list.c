@@ -60,7 +60,9 @@ static result end_answer(struct list *list, struct error *error) {
     struct tool_result *out = list->walk.out;
     uint64_t skipped = list->first - 1;
     if (list->count == 0) {
-        return tool_answer(out, TOOL_OK, error, "(empty directory)");
+        TRY(tool_answer(out, TOOL_OK, error, "%s", list->walk.hidden > 0 ? "" : "(empty directory)")
+        );
+        return walk_tell_hidden(&list->walk, error);
     }
     if (list->count <= skipped) {
         return tool_answer(
@@ -68,24 +70,36 @@ static result end_answer(struct list *list, struct error *error) {
         );
     }
     uint64_t left = list->count - skipped - list->shown;
-    if (left == 0 && !list->walk.is_full) {
-        return OK;
+    if (left > 0 || list->walk.is_full) {
+        out->text_is_truncated = true;
+        TRY(buffer_append_format(
+            &out->text,
+            error,
+            "\n... [%llu%s more entries omitted, from offset %llu] ...",
+            (unsigned long long)left,
+            list->walk.is_full ? " or" : "",
+            (unsigned long long)(skipped + list->shown + 1)
+        ));
     }
-    out->text_is_truncated = true;
-    return buffer_append_format(
-        &out->text,
-        error,
-        "\n... [%llu%s more entries omitted, from offset %llu] ...",
-        (unsigned long long)left,
-        list->walk.is_full ? " or" : "",
-        (unsigned long long)(skipped + list->shown + 1)
-    );
+    return walk_tell_hidden(&list->walk, error);
+}
+
+/* Of an entry, as rules see it. One that is too long is no path of theirs either. */
+static const char *
+whole_path(const char *directory, const char *name, char out[TOOL_SPELLED_BYTES]) {
+    char folder[TOOL_SPELLED_BYTES];
+    tool_path_spell(directory, folder);
+    int length =
+        snprintf(out, TOOL_SPELLED_BYTES, "%s%s%s", folder, folder[0] != '\0' ? "/" : "", name);
+    ASSERT(length > 0); // too long: cut
+    return out;
 }
 
 /* One level shows everything, also what is ignored. */
 static result list_directory(struct list *list, const char *path, struct error *error) {
     CLEANUP(beneath_list_deinit) struct beneath_list found = {0};
     struct error why = {0};
+    char whole[TOOL_SPELLED_BYTES];
     struct tool_context *context = list->walk.context;
     result status = beneath_list_directory(context->root, path, BENEATH_ENTRIES_MAX, &found, &why);
     if (is_failed(status)) {
@@ -95,6 +109,9 @@ static result list_directory(struct list *list, const char *path, struct error *
     list->walk.is_full = found.truncated;
     list->start_bytes = 0;
     for (size_t i = 0; i < found.count; i++) {
+        if (walk_hides(&list->walk, whole_path(path, found.entries[i].name, whole), true)) {
+            continue;
+        }
         TRY(show_entry(list, found.entries[i].name, &found.entries[i], error));
     }
     return OK;

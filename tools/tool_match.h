@@ -62,6 +62,7 @@ struct walk {
     bool is_full;       /* set by a visitor to end it, or by a limit of the walk */
     bool has_stopped;   /* cancelled or out of time: the answer says so */
     size_t skipped;     /* directories that could not be read */
+    size_t hidden;      /* entries that a rule keeps from the running tool */
     struct ignore ignore;
     struct buffer waiting; /* a stack of paths, each with a NUL behind it */
 };
@@ -77,6 +78,10 @@ MUST_CHECK result walk_run(
     struct error *error
 );
 void walk_deinit(struct walk *walk);
+/* Whether a rule hides an entry. Counts it, not a directory in which entries will be counted. */
+bool walk_hides(struct walk *walk, const char *path, bool counts);
+/* Ends the answer with the number of those. */
+MUST_CHECK result walk_tell_hidden(const struct walk *walk, struct error *error);
 
 /* The directory that an argument names, or the answer says why it is none. With `may_be_file` also
  * a file. */

@@ -153,7 +153,7 @@ static result end_answer(struct search *search, struct error *error) {
             search->skipped_files
         ));
     }
-    return OK;
+    return walk_tell_hidden(&search->walk, error);
 }
 
 static result run_search(

@@ -96,6 +96,23 @@ is_left_out(const struct walk *walk, const char *path, const struct beneath_entr
             ignore_covers(&walk->ignore, path, entry->info.kind == BENEATH_DIRECTORY));
 }
 
+bool walk_hides(struct walk *walk, const char *path, bool counts) {
+    const struct tool_context *context = walk->context;
+    const struct tool_context_options *options = &context->options;
+    struct view tool = view_of_text(context->running->row->shown.name);
+    bool hides =
+        options->hides != NULL && options->hides(options->hides_context, tool, view_of_text(path));
+    walk->hidden += hides && counts;
+    return hides;
+}
+
+result walk_tell_hidden(const struct walk *walk, struct error *error) {
+    struct buffer *text = &walk->out->text;
+    return walk->hidden == 0
+               ? OK
+               : buffer_append_format(text, error, "\n(%zu left out by a rule)", walk->hidden);
+}
+
 static result walk_directory(
     struct walk *walk,
     const char *folder,
@@ -118,10 +135,12 @@ static result walk_directory(
         if (walk->has_stopped) {
             return OK;
         }
-        if (!join(path, folder, list.entries[i].name)) {
+        const struct beneath_entry *entry = &list.entries[i];
+        bool is_entered = goes_deeper && entry->info.kind == BENEATH_DIRECTORY;
+        if (!join(path, folder, entry->name)) {
             walk->skipped += 1;
-        } else if (!is_left_out(walk, path, &list.entries[i])) {
-            TRY(visit(visit_context, path, &list.entries[i], error));
+        } else if (!is_left_out(walk, path, entry) && !walk_hides(walk, path, !is_entered)) {
+            TRY(visit(visit_context, path, entry, error));
         }
     }
     walk->is_full = walk->is_full || list.truncated;
