@@ -268,6 +268,21 @@ person_came(struct agent *agent, const struct agent_event *event, struct agent_e
     }
 }
 
+/* Nothing was recorded, so nothing has to be closed. */
+static void
+not_ready(struct agent *agent, const struct agent_event *event, struct agent_effects *effects) {
+    if (agent->state == AGENT_STATE_FINISHED) {
+        return;
+    }
+    ASSERT(
+        agent->state == AGENT_STATE_NEW || agent->state == AGENT_STATE_IDLE ||
+        agent->state == AGENT_STATE_BEGIN
+    );
+    agent_stop_set_error(agent, AGENT_STOP_TOOL, event->error, "no reason given");
+    agent->state = AGENT_STATE_FINISHED;
+    agent_effect_add(effects, AGENT_FINISH);
+}
+
 void agent_handle(
     struct agent *agent, const struct agent_event *event, struct agent_effects *effects
 ) {
@@ -275,6 +290,8 @@ void agent_handle(
     enum agent_state state = agent->state;
     if (event->type == AGENT_START && state == AGENT_STATE_NEW) {
         start(agent, event->now_ms, effects);
+    } else if (event->type == AGENT_NOT_READY) {
+        not_ready(agent, event, effects);
     } else if (event->type == AGENT_RECORDED) {
         recorded(agent, event, effects);
     } else if (event->type == AGENT_RECORD_FAILED) {

@@ -116,6 +116,7 @@ struct agent_options {
 
 enum agent_event_type {
     AGENT_START,
+    AGENT_NOT_READY,      /* before anything is recorded: what it needs is not there: error */
     AGENT_RECORDED,       /* the last RECORD effect is durable; prompt_tokens after RECORD_TURN */
     AGENT_RECORD_FAILED,  /* error */
     AGENT_GENERATED,      /* the generation ended, for whatever reason */
@@ -238,6 +239,10 @@ void agent_handle(
     struct agent *agent, const struct agent_event *event, struct agent_effects *effects
 );
 
+/* Other tools than those of the options, before anything is recorded; copied. Expected errors: MEMORY. */
+MUST_CHECK result agent_declare(
+    struct agent *agent, const struct chat_tool *tools, size_t tool_count, struct error *error
+);
 const struct chat_conversation *agent_conversation(const struct agent *agent);
 struct chat_options agent_chat_options(const struct agent *agent);
 /* Call `index` of the present turn; borrowed until the next event. */

@@ -87,21 +87,50 @@ fill_new(struct agent *agent, const struct agent_options *options, struct error 
     return agent->waits ? OK : agent_append(agent, &user, error);
 }
 
+static result take_names(struct agent *agent, struct error *error) {
+    const struct chat_message *head = chat_conversation_messages(agent->conversation);
+    struct view *names = calloc(head->tool_count + 1, sizeof *names);
+    if (names == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu tool names", head->tool_count);
+    }
+    free(agent->tool_names);
+    agent->tool_names = names;
+    agent->tool_count = head->tool_count;
+    for (size_t i = 0; i < head->tool_count; i++) {
+        names[i] = head->tools[i].name;
+    }
+    return OK;
+}
+
 static result
 agent_fill(struct agent *agent, const struct agent_options *options, struct error *error) {
     TRY(chat_conversation_create(&agent->conversation, error));
     TRY(options->resume != NULL ? fill_again(agent, options, error)
                                 : fill_new(agent, options, error));
-    agent->tool_count = options->tool_count;
-    agent->tool_names = calloc(options->tool_count + 1, sizeof *agent->tool_names);
-    if (agent->tool_names == NULL) {
-        FAIL(error, MEMORY, "no memory for %zu tool names", options->tool_count);
+    return take_names(agent, error);
+}
+
+result agent_declare(
+    struct agent *agent, const struct chat_tool *tools, size_t tool_count, struct error *error
+) {
+    ASSERT(
+        agent->state == AGENT_STATE_NEW || agent->state == AGENT_STATE_IDLE ||
+        agent->state == AGENT_STATE_BEGIN
+    );
+    CLEANUP(chat_conversation_cleanup) struct chat_conversation *made = NULL;
+    TRY(chat_conversation_create(&made, error));
+    const struct chat_message *messages = chat_conversation_messages(agent->conversation);
+    for (size_t i = 0; i < chat_conversation_count(agent->conversation); i++) {
+        struct chat_message message = messages[i];
+        if (i == 0) {
+            message.tools = tools;
+            message.tool_count = tool_count;
+        }
+        TRY(chat_conversation_append(made, &message, error));
     }
-    const struct chat_message *kept = chat_conversation_messages(agent->conversation);
-    for (size_t i = 0; i < options->tool_count; i++) {
-        agent->tool_names[i] = kept[0].tools[i].name;
-    }
-    return OK;
+    chat_conversation_destroy(agent->conversation);
+    agent->conversation = TAKE(made);
+    return take_names(agent, error);
 }
 
 result agent_create(struct agent **out, const struct agent_options *options, struct error *error) {

@@ -131,6 +131,7 @@ static result run_agent(
         .stop_count = generation->stop_count,
         .guard = generation_settings_guard(generation),
         .constraint = host->constraint,
+        .preparation = run_servers_prepare(host, settings),
         .speculation = generation->speculation,
         .draft_max = (int32_t)generation->draft_max,
         .settings = buffer_view(&host->generation),
@@ -255,15 +256,7 @@ resolve_generation(struct run_host *host, struct run_settings *settings, struct 
 static int check_prompt(const struct run_host *host, const struct run_settings *settings) {
     struct error error = {0};
     size_t count = 0;
-    const struct chat_message messages[] = {
-        {.role = CHAT_SYSTEM,
-         .content = buffer_view(&host->system),
-         .tools = host->declarations.tools,
-         .tool_count = host->declarations.count},
-        {.role = CHAT_USER, .content = buffer_view(&settings->task)},
-    };
-    result encoded =
-        prompt_count(host->encoder, messages, COUNT_OF(messages), settings->effort, &count, &error);
+    result encoded = run_tools_count_prompt(host, settings, &host->declarations, &count, &error);
     if (is_failed(encoded)) {
         return cli_fail_error(encoded, &error);
     }

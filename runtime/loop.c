@@ -108,6 +108,7 @@ static void close_when_idle(void *context);
 
 static void end(struct run *run) {
     run->is_ending = true;
+    run_prepare_cancel(run);
     /* A recorded session may go on later; what could not be recorded has nobody to come back to. */
     bool is_recorded = run->recorder.session.text[0] != '\0';
     run->options->engine.tell(
@@ -162,6 +163,12 @@ void run_dispatch(struct run *run, const struct agent_event *event) {
     timed.now_ms = run_now_ms(run);
     struct agent_effects effects;
     agent_handle(run->agent, &timed, &effects);
+    bool is_wish = event->type == AGENT_PAUSE || event->type == AGENT_INTERRUPT ||
+                   event->type == AGENT_QUIT ||
+                   (event->type == AGENT_TIME && timed.now_ms >= agent_deadline_ms(run->agent));
+    if (is_wish) {
+        run_prepare_cancel(run);
+    }
     for (size_t i = 0; i < effects.count; i++) {
         execute(run, &effects.items[i]);
     }
@@ -318,21 +325,19 @@ static result run_init(struct run *run, const struct run_options *options, struc
     run->recorder.store = options->store;
     run->recorder.workspace = options->workspace;
     run->recorder.begin = options->begin;
-    run->recorder.tools_json = options->tools_json;
     run->recorder.engine = options->engine_info;
     run->recorder.resume = options->resume;
     run->resume = options->resume;
     run->started_ms = clock_monotonic_ms(&options->clock);
     run->status.context_max = options->agent.context_max;
     run->status.activity = "starting";
-    run->tool_names = calloc(options->agent.tool_count + 1, sizeof *run->tool_names);
-    run->tool_times = calloc(options->agent.tool_count + 1, sizeof *run->tool_times);
-    if (run->tool_names == NULL || run->tool_times == NULL) {
-        FAIL(error, MEMORY, "no memory for a run");
-    }
-    for (size_t i = 0; i < options->agent.tool_count; i++) {
-        run->tool_names[i] = options->agent.tools[i].name;
-    }
+    const struct run_declared declared = {
+        .tools = options->agent.tools,
+        .tool_count = options->agent.tool_count,
+        .tools_json = options->tools_json,
+        .constraint = options->constraint,
+    };
+    TRY(run_declare(run, &declared, error));
     TRY(agent_create(&run->agent, &options->agent, error));
     run->status.turns_before = agent_turns_before(run->agent);
     run->status.turn = run->status.turns_before;
@@ -356,6 +361,7 @@ static result run_drive(struct run *run, struct error *error) {
     if (is_failed(started)) {
         close_handles(run);
     } else {
+        run_prepare(run);
         run_dispatch(run, &(struct agent_event){.type = AGENT_START});
     }
     int alive = uv_run(&run->loop->uv, UV_RUN_DEFAULT);

@@ -145,6 +145,24 @@ struct run_front {
     void (*detach)(void *context);
 };
 
+/* The tools of a run as they are declared; borrowed. */
+struct run_declared {
+    const struct chat_tool *tools; /* [tool_count] */
+    size_t tool_count;
+    struct view tools_json;        /* for the record */
+    struct constraint *constraint; /* of what the model may write; null: none */
+};
+
+/* What starts beside the prompt, and what the first turn waits for. tool_ports.cancel ends it soon. */
+struct run_preparation {
+    void *context;
+    /* On a worker, while no call runs. A failure ends the run, before anything is recorded. */
+    result (*prepare)(void *context, struct error *error);
+    const char *(*waits_for)(void *context); /* name of what it waits for now; thread: loop */
+    /* On the loop thread, after prepare: says what it found, and what is declared now. */
+    void (*ready)(void *context, struct run_declared *out);
+};
+
 /* Everything is borrowed until loop_run returns. */
 struct run_options {
     bool is_interactive;           /* waits for a person instead of ending */
@@ -161,6 +179,8 @@ struct run_options {
     size_t stop_count;
     struct guard_limits guard;
     struct constraint *constraint; /* of what the model may write; null: none */
+    const struct run_preparation
+        *preparation; /* replaces tools, tools_json and constraint; null: none */
     enum speculate speculation;
     int32_t draft_max;
     struct view settings; /* all of these as a record keeps them */

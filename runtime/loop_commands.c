@@ -155,15 +155,15 @@ static result work_sessions(struct run_command_work *work, struct error *error) 
 
 /* The conversation of the record, whose head declares no tools, with those of the run. */
 static result declare_tools(struct run_command_work *work, struct error *error) {
-    const struct agent_options *agent = &work->run->options->agent;
+    const struct run_declared *declared = &work->run->declared;
     const struct chat_message *messages = chat_conversation_messages(work->resume.conversation);
     size_t count = chat_conversation_count(work->resume.conversation);
     TRY(chat_conversation_create(&work->conversation, error));
     for (size_t i = 0; i < count; i++) {
         struct chat_message message = messages[i];
         if (i == 0) {
-            message.tools = agent->tools;
-            message.tool_count = agent->tool_count;
+            message.tools = declared->tools;
+            message.tool_count = declared->tool_count;
         }
         TRY(chat_conversation_append(work->conversation, &message, error));
     }
@@ -294,9 +294,7 @@ static void work_done(uv_work_t *request, int status) {
     }
     show_result(work);
     if (run->has_postponed) {
-        run->has_postponed = false;
-        const struct agent_effect effect = run->postponed;
-        run_step(run, &effect);
+        run_step_postponed(run);
     }
     for (size_t i = 0; i < work->held_count; i++) {
         const struct run_input message = {

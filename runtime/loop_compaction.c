@@ -389,7 +389,7 @@ static result summary_start(struct compaction *compaction, struct error *error) 
     const struct engine_ports *engine = &options->engine;
     const struct chat_parser_options parser = {
         .tool_names = run->tool_names,
-        .tool_count = options->agent.tool_count,
+        .tool_count = run->declared.tool_count,
     };
     TRY(chat_parser_create(&compaction->parser, options->tokenizer, &parser, error));
     TRY(run->is_resuming

@@ -33,11 +33,10 @@ static void parser_event(void *context, const struct chat_event *event) {
 }
 
 static result parser_start(struct run *run, size_t first_call_number, struct error *error) {
-    const struct agent_options *agent = &run->options->agent;
     const struct chat_parser_options options = {
         .thinking = agent_chat_options(run->agent).effort != CHAT_EFFORT_OFF,
         .tool_names = run->tool_names,
-        .tool_count = agent->tool_count,
+        .tool_count = run->declared.tool_count,
         .first_call_number = first_call_number,
         .event = parser_event,
         .context = run,
@@ -86,7 +85,7 @@ request_of(const struct run *run, const struct agent_effect *effect) {
     request.stop_count = options->stop_count;
     request.deadline_ms = effect->deadline_ms;
     request.starts_in_thinking = agent_chat_options(run->agent).effort != CHAT_EFFORT_OFF;
-    request.constraint = options->constraint;
+    request.constraint = run->declared.constraint;
     return request;
 }
 

@@ -70,7 +70,7 @@ static void effort_came(struct run *run, struct view text) {
         say(run, "effort %d", now);
     } else if (is_failed(chat_effort_parse(&effort, text, &error))) {
         say(run, "%s", error.message);
-    } else if (run->options->constraint != NULL && (effort == CHAT_EFFORT_OFF) != (now == CHAT_EFFORT_OFF)) {
+    } else if (run->declared.constraint != NULL && (effort == CHAT_EFFORT_OFF) != (now == CHAT_EFFORT_OFF)) {
         say(run, "with --constrain-tools thinking cannot be switched on or off");
     } else {
         run_dispatch(run, &(struct agent_event){.type = AGENT_EFFORT, .effort = effort});

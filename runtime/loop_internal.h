@@ -1,6 +1,6 @@
 /* Between the files of the loop: one agent being driven (loop.c), its steps on workers (loop_steps.c), generations
  * (loop_generation.c), calls (loop_calls.c, loop_hooks.c), decisions from other threads (loop_decisions.c), what a
- * person does (loop_input.c, loop_commands.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See
+ * person does (loop_input.c, loop_commands.c), what starts beside the prompt (loop_prepare.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See
  * loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
@@ -66,11 +66,17 @@ struct run {
     const struct resume *resume;      /* what the context goes on from; null: a new session */
     struct resume rewound;            /* that, after a rewind */
     struct run_command_work *command; /* null: none is under way */
-    bool has_postponed;               /* a step that waits for it: */
+    bool has_postponed;               /* a step that waits for it, or for the preparation: */
     struct agent_effect postponed;
-    struct view *tool_names;
-    struct tool_time *tool_times; /* [agent.tool_count] */
+    struct run_declared declared; /* tools */
+    struct view *tool_names;      /* [declared.tool_count] */
+    struct tool_time *tool_times; /* [declared.tool_count] */
     char cache_trouble[560];      /* as told */
+
+    uv_work_t prepare; /* on its worker while is_preparing */
+    bool is_preparing;
+    result prepare_result;
+    struct error prepare_error;
 
     /* the step on a worker */
     uv_work_t work;
@@ -146,6 +152,7 @@ void run_show_finished(struct run *run);
 /* ---- loop_steps.c ---- */
 /* Starts a RECORD effect on a worker; answered by what agent.h says. */
 void run_step(struct run *run, const struct agent_effect *effect);
+void run_step_postponed(struct run *run); /* again, when what it waited for may be over */
 /* How long the agent waits for a call, for the engine; and how long it did. */
 void run_tell_waiting(struct run *run, const struct chat_call *call);
 void run_note_duration(struct run *run, const struct chat_call *call);
@@ -183,6 +190,16 @@ MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
 void run_interrupt(struct run *run);
 /* At the end: messages that were never given. */
 void run_say_unsent(struct run *run);
+
+/* ---- loop_prepare.c ---- */
+/* Expected errors: MEMORY. */
+MUST_CHECK result
+run_declare(struct run *run, const struct run_declared *declared, struct error *error);
+/* Starts options->preparation. */
+void run_prepare(struct run *run);
+/* Says what the first turn waits for. */
+void run_prepare_say(struct run *run);
+void run_prepare_cancel(struct run *run);
 
 /* ---- loop_commands.c ---- */
 /* A command of the person that reads or changes record and workspace, while the agent waits. */

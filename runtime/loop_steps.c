@@ -102,7 +102,7 @@ static void step_work(uv_work_t *work) {
 
 /* The declared tool of that name, or null. */
 static struct tool_time *tool_time_of(struct run *run, struct view name) {
-    for (size_t i = 0; i < run->options->agent.tool_count; i++) {
+    for (size_t i = 0; i < run->declared.tool_count; i++) {
         if (view_equals(run->tool_names[i], name)) {
             return &run->tool_times[i];
         }
@@ -156,11 +156,16 @@ static void step_done(uv_work_t *work, int status) {
 
 void run_step(struct run *run, const struct agent_effect *effect) {
     ASSERT(!run->step_is_running);
-    if (run->command != NULL) { /* which has the record and the workspace for itself */
+    if (run->is_preparing && !run->has_postponed) {
+        run_prepare_say(run);
+    }
+    /* A command has the record and the workspace for itself. */
+    if (run->command != NULL || run->is_preparing) {
         run->has_postponed = true;
         run->postponed = *effect;
         return;
     }
+    run->has_postponed = false;
     run->step = *effect;
     if (effect->type == AGENT_RECORD_BEGIN && agent_queued(run->agent) > 0) {
         run->recorder.begin.task = agent_queued_text(run->agent, 0); /* until the next turn */
@@ -169,4 +174,9 @@ void run_step(struct run *run, const struct agent_effect *effect) {
     run->work.data = run;
     int status = uv_queue_work(&run->loop->uv, &run->work, step_work, step_done);
     ASSERT(status == 0); /* fails only without a work function */
+}
+
+void run_step_postponed(struct run *run) {
+    const struct agent_effect effect = run->postponed;
+    run_step(run, &effect);
 }

@@ -42,7 +42,7 @@ void run_show_session(struct run *run) {
         .task = options->agent.task.length > 0 ? options->agent.task : run->recorder.begin.task,
         .workspace = options->begin.workspace,
         .model = options->begin.model,
-        .tools = options->tools_json,
+        .tools = run->declared.tools_json,
         .engine = &options->engine_info,
         .sampling = &options->sampling,
         .settings = options->settings,

@@ -13,6 +13,7 @@
 #include "run_engine.h"
 #include "run_settings.h"
 #include "sandbox/sandbox.h"
+#include <stdatomic.h>
 
 #define RUN_SYSTEM_TEXT                                                                            \
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
@@ -49,10 +50,15 @@ struct run_host {
     struct network_rules *network; /* null: no network */
     struct proxy *proxy;
     struct http_client *client;
-    const char **read_only; /* of the policy: skills */
-    struct tool_declarations declarations;
-    struct constraint *constraint; /* of tool calls; null: none */
-    struct buffer generation;      /* settings as the record keeps them */
+    const char **read_only;                /* of the policy: skills */
+    struct tool_declarations declarations; /* without those of servers */
+    struct tool_declarations prepared;     /* with them, once they are there */
+    struct run_preparation preparation;
+    struct buffer server_lines;          /* to be shown */
+    _Atomic size_t server_at;            /* the one that is being started */
+    const struct run_settings *settings; /* for the preparation; borrowed */
+    struct constraint *constraint;       /* of tool calls; null: none */
+    struct buffer generation;            /* settings as the record keeps them */
 };
 
 /* Whether there are descriptors and threads enough: libuv ends the program without. */

@@ -4,8 +4,6 @@
 #include "http_client.h"
 #include "network_rules.h"
 #include "proxy.h"
-#include "tools/tool_mcp.h"
-#include <stdarg.h>
 
 /* ---- instructions --------------------------------------------------------------------------- */
 
@@ -129,75 +127,37 @@ bool run_tools_url_is_listed(void *context, struct view url) {
     return false;
 }
 
-/* ---- servers -------------------------------------------------------------------------------- */
-
-PRINTF_LIKE(3, 4)
-static void say(struct run_host *host, enum run_event_type type, const char *format, ...) {
-    char text[640];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    ASSERT(length >= 0); /* too long: cut */
-    run_host_say(host, type, view_of_text(text));
-}
-
-static void add_server(struct run_host *host, const struct config_server *server) {
-    const struct tool_mcp_options options = {
-        .name = server->name,
-        .command = server->command.items,
-        .command_count = server->command.count,
-        .environment = server->environment.items,
-        .environment_count = server->environment.count,
-        .reading_tools = server->read_only.items,
-        .reading_tool_count = server->read_only.count,
-        .is_trusted = server->is_trusted,
-        .time_ms_max = server->timeout_ms,
-    };
-    struct error error = {0};
-    if (is_failed(tool_context_add_server(host->tools, &options, &error))) {
-        say(host, RUN_WARNING, "without the server %s: %s", server->name, error.message);
-        return;
-    }
-    if (server->is_trusted) { /* it runs outside of the sandbox: the record says so */
-        loop_decided(
-            host->loop,
-            &(struct loop_decision){
-                .is_allowed = true,
-                .kind = "server",
-                .subject = server->name,
-                .decider = "rule",
-                .reason = "trusted by the user's configuration: runs outside of the sandbox",
-            }
-        );
-    }
-}
-
-static void open_servers(struct run_host *host, const struct run_settings *settings) {
-    const struct config_servers *servers = &settings->config->mcp;
-    for (size_t i = 0; i < servers->count; i++) {
-        add_server(host, &servers->items[i]);
-    }
-    for (size_t i = 0; i < tool_context_server_count(host->tools); i++) {
-        struct tool_mcp_state state;
-        tool_context_server_state(host->tools, i, &state);
-        say(host,
-            RUN_NOTE,
-            "server %s: %zu tools%s%s",
-            state.name,
-            state.tool_count,
-            state.skipped_count > 0 ? ", some left out" : "",
-            state.is_trusted ? ", outside of the sandbox" : "");
-    }
-}
-
 /* ---- tools ---------------------------------------------------------------------------------- */
 
-static result
-open_constraint(struct run_host *host, const struct run_settings *settings, struct error *error) {
+result run_tools_count_prompt(
+    const struct run_host *host,
+    const struct run_settings *settings,
+    const struct tool_declarations *declarations,
+    size_t *out,
+    struct error *error
+) {
+    const struct chat_message messages[] = {
+        {.role = CHAT_SYSTEM,
+         .content = buffer_view(&host->system),
+         .tools = declarations->tools,
+         .tool_count = declarations->count},
+        {.role = CHAT_USER, .content = buffer_view(&settings->task)},
+    };
+    return prompt_count(host->encoder, messages, COUNT_OF(messages), settings->effort, out, error);
+}
+
+result run_tools_open_constraint(
+    struct run_host *host,
+    const struct run_settings *settings,
+    const struct tool_declarations *declarations,
+    struct error *error
+) {
+    if (!settings->generation.constrains_tools) {
+        return OK;
+    }
     const struct constraint_options options = {
-        .tools = host->declarations.tools,
-        .tool_count = host->declarations.count,
+        .tools = declarations->tools,
+        .tool_count = declarations->count,
         .choice = CONSTRAINT_TOOLS_AUTO,
         .thinking = settings->effort != CHAT_EFFORT_OFF,
     };
@@ -247,17 +207,21 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
     TRY(permission_create(&host->permission, &permission, error));
     TRY(tool_context_create(&host->tools, &options, error));
     host->hooks = (struct hooks){settings->config, host->sandbox, &host->policy};
-    open_servers(host, settings);
     TRY(tool_declarations_make(
         host->tools, settings->dialect, settings->declared_tools, &host->declarations, error
     ));
-    return settings->generation.constrains_tools ? open_constraint(host, settings, error) : OK;
+    bool waits_for_servers = settings->config->mcp.count > 0;
+    return waits_for_servers
+               ? OK
+               : run_tools_open_constraint(host, settings, &host->declarations, error);
 }
 
 void run_tools_close(struct run_host *host) {
     tool_context_destroy(host->tools);
     permission_destroy(host->permission);
     tool_declarations_deinit(&host->declarations);
+    tool_declarations_deinit(&host->prepared);
+    buffer_deinit(&host->server_lines);
     http_client_close(host->client);
     proxy_close(host->proxy);
     network_rules_destroy(host->network);

@@ -10,11 +10,29 @@
 MUST_CHECK result run_tools_read_instructions(
     struct run_host *host, const struct run_settings *settings, struct error *error
 );
-/* After that, and after the engine. A server that does not start is a warning. Expected errors: those
- * of the tools, INVALID_INPUT: the network's list. */
+/* After that, and after the engine: everything but the servers. Expected errors: those of the tools,
+ * INVALID_INPUT: the network's list. */
 MUST_CHECK result
 run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error);
 void run_tools_close(struct run_host *host); /* accepts half-open */
+/* What starts the servers of the configuration; null: there are none. One that does not start is a warning. */
+const struct run_preparation *
+run_servers_prepare(struct run_host *host, const struct run_settings *settings);
+/* Tokens of the first prompt. Expected errors: those of the encoder. */
+MUST_CHECK result run_tools_count_prompt(
+    const struct run_host *host,
+    const struct run_settings *settings,
+    const struct tool_declarations *declarations,
+    size_t *out,
+    struct error *error
+);
+/* Where tool calls must fit their schemas. Expected errors: UNSUPPORTED, INVALID_INPUT, MEMORY. */
+MUST_CHECK result run_tools_open_constraint(
+    struct run_host *host,
+    const struct run_settings *settings,
+    const struct tool_declarations *declarations,
+    struct error *error
+);
 /* For run_options; the context is the host. */
 bool run_tools_url_is_listed(void *context, struct view url);
 

@@ -665,54 +665,6 @@ def test_an_interrupt_ends_a_hook():
             run.end()
 
 
-def test_tools_of_a_server_are_called_when_they_are_allowed():
-    test_cli.needs_sandbox()
-    with session() as one:
-        shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), one.work / "server.py")
-        options = configured(one, mcp={
-            "fake": {"command": ["python3", "/workspace/server.py"], "read_only": ["pid"]},
-            "gone": {"command": ["/nowhere/server"]}})
-        echo = {"thinking": "", "text": "", "calls": [
-            {"name": "mcp__fake__echo", "arguments": {"text": "hello"}}]}
-        with one.run([echo, echo, say("done")], *options) as run:
-            assert "gone" in run.wait("warning")["text"]
-            assert "fake" in run.wait("note")["text"]
-            run.message("one")
-            names = [tool["name"] for tool in run.wait("session")["tools"]]
-            assert names[:4] == ["shell", "read", "edit", "write"], names
-            assert "mcp__fake__echo" in names
-            ask = run.wait("ask")
-            run.send("answer", question=ask["question"], answer="no")
-            run.wait("tool_result", status="refused")
-            ask = run.wait("ask")
-            run.send("answer", question=ask["question"], answer="yes")
-            assert "hello" in run.wait("tool_result", status="ok")["text"]
-            run.wait("idle", stop="answer")
-            run.end()
-
-
-def test_files_are_put_back_while_a_server_is_there():
-    test_cli.needs_sandbox()
-    with session() as one:
-        shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), one.work / "server.py")
-        options = configured(one, mcp={
-            "fake": {"command": ["python3", "/workspace/server.py"], "read_only": ["echo"]}})
-        echo = {"thinking": "", "text": "", "calls": [
-            {"name": "mcp__fake__echo", "arguments": {"text": "hello"}}]}
-        turns = [call("echo 1 > a"), say("done"), echo, say("done")]
-        with one.run(turns, *options, "--allow", "mcp__*") as run:
-            run.message("one")
-            run.wait("idle", stop="answer")
-            assert (one.work / "a").exists()
-            run.send("command", command="undo")
-            assert "put back" in run.wait("note")["text"]
-            assert not (one.work / "a").exists()
-            run.message("two")
-            assert "hello" in run.wait("tool_result", status="ok")["text"]  # it was started again
-            run.wait("idle", stop="answer")
-            run.end()
-
-
 # ---- project, network ----------------------------------------------------------------------------
 
 

@@ -266,6 +266,9 @@ static result add_server(
     if (servers->count >= SERVERS_MAX) {
         FAIL(error, LIMIT, "more than %zu servers", SERVERS_MAX);
     }
+    if (atomic_load_explicit(&context->cancelled, memory_order_acquire)) {
+        FAIL(error, CANCELLED, "cancelled");
+    }
     struct mcp_server *server = NULL;
     TRY(mcp_server_create(context, options, &server, error));
     ASSERT(server != NULL);

@@ -32,7 +32,7 @@ struct tool_mcp_options {
 };
 
 /* Starts the server and adds its tools to the context, which stops it when it is destroyed. Blocks
- * for TOOL_MCP_START_MS at most. Expected errors: UNSUPPORTED (no sandbox, or a protocol that we do
+ * for TOOL_MCP_START_MS at most; tool_cancel ends it. Expected errors: CANCELLED, UNSUPPORTED (no sandbox, or a protocol that we do
  * not speak), INVALID_INPUT (its name or command), TIMEOUT, IO (it ended; with its last words),
  * LIMIT. Thread: that of tool_call. */
 MUST_CHECK result tool_context_add_server(
