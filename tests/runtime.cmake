@@ -30,6 +30,7 @@ hearth_program_test(test_servers hearth_scripted 600)
 hearth_program_test(test_config_cli hearth_scripted 600)
 hearth_program_test(test_endurance hearth_scripted 1200)
 hearth_program_test(test_compaction hearth_scripted 900)
+hearth_program_test(test_promises hearth_scripted 600)
 
 # The success rate of the bundled model, beside the known figures; with sanitizers it takes too long.
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
