@@ -311,6 +311,9 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     if (is_ok(opened)) {
         opened = run_tools_open(host, settings, &error);
     }
+    if (is_ok(opened) && host->record != NULL) {
+        opened = run_tools_restore(host, &error);
+    }
     if (is_ok(opened) && host->record == NULL) {
         status = check_prompt(host, settings);
         if (status != STATUS_DONE) {

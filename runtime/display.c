@@ -128,6 +128,9 @@ static void json_event(struct display *display, const struct run_event *event) {
 }
 
 void display_event(struct display *display, const struct run_event *event) {
+    if (display->options.form == DISPLAY_JSON && event->type == RUN_EARLIER) {
+        return; /* who reads it has the record */
+    }
     if (display->options.form == DISPLAY_JSON) {
         json_event(display, event);
     } else if (event->type == RUN_TOKEN || event->type == RUN_STATISTICS) {

@@ -16,8 +16,9 @@
 enum display_form { DISPLAY_JSON, DISPLAY_PLAIN, DISPLAY_TERMINAL };
 
 enum run_event_type {
-    RUN_SESSION,     /* begin of the run */
-    RUN_TURN,        /* a generation starts */
+    RUN_SESSION, /* begin of the run */
+    RUN_EARLIER, /* what a resumed session has said before: earlier; text: its todo list; not JSON */
+    RUN_TURN,    /* a generation starts */
     RUN_REASONING,   /* text */
     RUN_CONTENT,     /* text */
     RUN_PROBLEM,     /* something in the model's output was skipped: problem, text */
@@ -79,6 +80,9 @@ struct run_event {
     bool is_resumed;
     int32_t context_tokens; /* recorded ones, also of RESUMED */
 
+    const struct chat_message *earlier; /* EARLIER: [earlier_count], the system's first */
+    size_t earlier_count;
+
     enum chat_problem problem; /* PROBLEM */
 
     const struct tokenizer *tokenizer; /* TOKEN */
@@ -112,7 +116,7 @@ struct run_event {
     const char *stop, *stop_text, *detail;
     int exit_status;
     int64_t duration_ms;
-    const char *state_option; /* " --state DIR" when the run had one, else "" */
+    const char *state_option; /* EARLIER too: " --state DIR" when the run had one, else "" */
 };
 
 struct display_options {

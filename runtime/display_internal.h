@@ -14,6 +14,14 @@ void display_put_event(struct lines *lines, const struct run_event *event);
 void display_put_call(struct lines *lines, const struct chat_call *call);
 void display_put_result(struct lines *lines, const struct tool_result *tool);
 
+/* ---- display_earlier.c ---- */
+
+struct markdown;
+/* RUN_EARLIER; without `markdown` the last answer stays as it is. */
+void display_put_earlier(
+    struct lines *lines, struct markdown *markdown, const struct run_event *event
+);
+
 /* ---- display_terminal.c ---- */
 
 struct live;

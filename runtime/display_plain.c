@@ -410,6 +410,8 @@ void display_put_event(struct lines *lines, const struct run_event *event) {
     }
     if (event->type == RUN_SESSION) {
         put_session(lines, event);
+    } else if (event->type == RUN_EARLIER) {
+        display_put_earlier(lines, NULL, event);
     } else if (event->type == RUN_PROBLEM && is_said_by_cut(event)) {
         return;
     } else if (event->type == RUN_PROBLEM) {

@@ -388,7 +388,9 @@ void live_event(struct live *live, const struct run_event *event) {
         live->in_tool = event->type == RUN_TOOL_CALL;
         buffer_clear(&live->tool);
     }
-    if (!is_answer) { /* that is seen */
+    if (event->type == RUN_EARLIER) {
+        display_put_earlier(&live->lines, live->markdown, event);
+    } else if (!is_answer) { /* that is seen */
         display_put_event(&live->lines, event);
     }
     live_draw(live);

@@ -361,6 +361,7 @@ static result run_drive(struct run *run, struct error *error) {
     if (is_failed(started)) {
         close_handles(run);
     } else {
+        run_show_earlier(run);
         run_prepare(run);
         run_dispatch(run, &(struct agent_event){.type = AGENT_START});
     }

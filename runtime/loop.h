@@ -95,6 +95,8 @@ struct tool_ports {
     )(void *context, void (*file)(void *file_context, struct view path), void *file_context);
     /* Whether "output:N" can still be read; null: none can. */
     bool (*has_output)(void *context, struct view locator);
+    /* The model's list of what is to be done, as lines; null: none. On the loop thread, while no call runs. */
+    struct view (*todo)(void *context);
 };
 struct tool_ports tool_ports_of(struct tool_context *context);
 
@@ -144,6 +146,10 @@ struct run_front {
     /* At the end, once after attach: closes its handles; loop_run returns when they are closed. */
     void (*detach)(void *context);
 };
+
+/* The rule of a recorded decision that a person's "always" made, and its pattern (empty: any call). */
+#define RUN_ALWAYS "always"
+bool run_always_parse(struct view rule, struct view *pattern);
 
 /* The tools of a run as they are declared; borrowed. */
 struct run_declared {

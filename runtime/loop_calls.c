@@ -423,23 +423,49 @@ void run_call_cancel(struct run *run) {
 
 /* ---- the person's answer -------------------------------------------------------------------- */
 
+bool run_always_parse(struct view rule, struct view *pattern) {
+    size_t word = strlen(RUN_ALWAYS);
+    if (!view_starts_with(rule, view_of_text(RUN_ALWAYS)) ||
+        (rule.length > word && rule.data[word] != ' ')) {
+        return false;
+    }
+    *pattern = view_slice(rule, word + 1, SIZE_MAX);
+    return true;
+}
+
+/* From now on, and when the session is resumed: the recorded decision holds the rule, whole. */
+static void allow_always(struct run *run) {
+    struct run_call *call = &run->call;
+    struct error error = {0};
+    result added = permission_add_session(
+        run->options->permission,
+        view_of_text(call->subject.tool),
+        buffer_view(&call->pattern),
+        &error
+    );
+    if (is_failed(added)) {
+        struct run_event note = {.type = RUN_NOTE, .text = view_of_text(error.message)};
+        run_show(run, &note);
+        return;
+    }
+    bool is_any = call->pattern.length == 0;
+    int length = snprintf(
+        call->rule,
+        sizeof call->rule,
+        RUN_ALWAYS "%s%s",
+        is_any ? "" : " ",
+        is_any ? "" : buffer_text(&call->pattern)
+    );
+    ASSERT(length > 0 && (size_t)length < sizeof call->rule); /* the rule was checked */
+}
+
 void run_call_answer(struct run *run, const struct run_input *input) {
     struct run_call *call = &run->call;
     if (call->phase != RUN_CALL_ASKS || input->question != call->question) {
         return; /* it was withdrawn meanwhile */
     }
     if (input->answer == RUN_ANSWER_ALWAYS && call->has_always) {
-        struct error error = {0};
-        result added = permission_add_session(
-            run->options->permission,
-            view_of_text(call->subject.tool),
-            buffer_view(&call->pattern),
-            &error
-        );
-        if (is_failed(added)) {
-            struct run_event note = {.type = RUN_NOTE, .text = view_of_text(error.message)};
-            run_show(run, &note);
-        }
+        allow_always(run);
     }
     if (input->answer == RUN_ANSWER_NO) {
         struct view remark = view_slice(input->text, 0, RUN_REMARK_BYTES_MAX);

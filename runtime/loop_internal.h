@@ -30,7 +30,7 @@ struct run_call {
     struct buffer pattern;
     bool has_decision, is_allowed, is_recorded;
     const char *decider;
-    char rule[256];
+    char rule[PERMISSION_PATTERN_MAX + 16]; /* that applied, or that was made */
     char reason[PERMISSION_REASON_BYTES];
     struct buffer remark; /* of the person who said no */
     size_t live_bytes;    /* of its output, that were shown */
@@ -144,6 +144,8 @@ void run_show(struct run *run, struct run_event *event);
 void run_show_session(struct run *run);
 /* Once for each trouble: at the beginning, or at the end when it came in between. */
 void run_show_cache_trouble(struct run *run);
+/* Of a session that goes on: the end of what was said. */
+void run_show_earlier(struct run *run);
 /* Messages of the person that the turn just recorded holds. */
 void run_show_person(struct run *run);
 void run_show_idle(struct run *run);

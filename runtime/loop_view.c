@@ -68,6 +68,23 @@ void run_show_cache_trouble(struct run *run) {
     run_show(run, &warning);
 }
 
+void run_show_earlier(struct run *run) {
+    const struct resume *resume = run->options->resume;
+    if (resume == NULL || !run->options->is_interactive || resume->recorded_messages < 2) {
+        return;
+    }
+    const struct tool_ports *tools = &run->options->tools;
+    struct run_event event = {
+        .type = RUN_EARLIER,
+        .session_id = resume->session.text,
+        .earlier = chat_conversation_messages(resume->conversation),
+        .earlier_count = resume->recorded_messages,
+        .text = tools->todo != NULL ? tools->todo(tools->context) : view_of(NULL, 0),
+        .state_option = run->options->state_option != NULL ? run->options->state_option : "",
+    };
+    run_show(run, &event);
+}
+
 void run_show_person(struct run *run) {
     const struct agent_effect *turn = &run->step;
     const struct chat_message *messages =

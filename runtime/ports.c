@@ -96,6 +96,10 @@ static void port_tool_files(
     tool_context_ledger(context, file_came, &list);
 }
 
+static struct view port_tool_todo(void *context) {
+    return tool_context_todo(context);
+}
+
 static bool port_tool_has_output(void *context, struct view locator) {
     return tool_context_has_output(context, locator);
 }
@@ -132,5 +136,6 @@ struct tool_ports tool_ports_of(struct tool_context *context) {
         .subject = port_tool_subject,
         .files = port_tool_files,
         .has_output = port_tool_has_output,
+        .todo = port_tool_todo,
     };
 }

@@ -15,6 +15,8 @@ MUST_CHECK result run_tools_read_instructions(
 MUST_CHECK result
 run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error);
 void run_tools_close(struct run_host *host); /* accepts half-open */
+/* After that, of a session that goes on: answers "always" and the todo list. Expected errors: MEMORY. */
+MUST_CHECK result run_tools_restore(struct run_host *host, struct error *error);
 /* What starts the servers of the configuration; null: there are none. One that does not start is a warning. */
 const struct run_preparation *
 run_servers_prepare(struct run_host *host, const struct run_settings *settings);

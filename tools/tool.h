@@ -195,6 +195,8 @@ bool tool_context_has_output(const struct tool_context *context, struct view loc
 
 /* The list that the todo tool wrote last, as text; empty: none. Borrowed until the next call. */
 struct view tool_context_todo(const struct tool_context *context);
+/* Whether this is the todo tool, in any dialect. */
+bool tool_is_todo(struct view name);
 /* For a resume: the last call of the todo tool, by its name and arguments in the record. Other
  * tools are left alone. Expected errors: MEMORY. */
 MUST_CHECK result tool_context_restore_todo(

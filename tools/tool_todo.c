@@ -80,11 +80,15 @@ struct view tool_context_todo(const struct tool_context *context) {
     return buffer_view(&context->todo);
 }
 
+bool tool_is_todo(struct view name) {
+    size_t index = tool_index(name);
+    return index != SIZE_MAX && tool_row_at(index) == &tool_row_todo;
+}
+
 result tool_context_restore_todo(
     struct tool_context *context, struct view name, struct view arguments, struct error *error
 ) {
-    size_t index = tool_index(name);
-    if (index == SIZE_MAX || tool_row_at(index) != &tool_row_todo) {
+    if (!tool_is_todo(name)) {
         return OK;
     }
     CLEANUP(tool_result_deinit) struct tool_result shown;

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""What a resumed session shows and keeps: test_resumed.py HEARTH_SCRIPTED [NAME-PART]...
+
+The end of its conversation, its todo list, its person's answers. Helpers are those of test_terminal.py and
+test_interactive.py.
+"""
+import subprocess
+import sys
+
+import test_cli
+import test_terminal
+from test_commands import session
+from test_interactive import PROGRAM, WAIT, call, say
+from test_terminal import Place, Screen
+
+
+def todo(*items):
+    return {"thinking": "hm", "text": "", "calls": [{"name": "todo", "arguments": {"todos": [
+        {"content": content, "status": status} for content, status in items]}}]}
+
+
+def play(place, messages, turns, *options):
+    """A run on a terminal that is given these messages, and left."""
+    with Screen(place, place.command(*options), turns, height=100) as screen:
+        screen.idle()
+        for number, message in enumerate(messages):
+            screen.enter(message)
+            screen.wait(f"answer {number}", "waiting | ")
+        screen.keys("C-d")
+        screen.ended()
+
+
+# ---- what is seen --------------------------------------------------------------------------------
+
+
+def test_the_end_of_the_conversation_is_shown():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        many = dict(call(""), calls=[
+            {"name": "shell", "arguments": {"command": f"echo call{i}\necho more"}} for i in range(15)])
+        turns = [say("answer 0"), call("echo early"), say("answer 1"), many, say("answer 2\n\n" + "line\n\n" * 30),
+                 say("# Title\n\nand **bold** answer 3")]
+        play(place, ["first", "second", "third", "fourth"], turns)
+        with Screen(place, place.command("--resume", "last"), [say("answer 4")], height=100) as screen:
+            text = screen.idle()
+            shown = text.split("# so far ")[1]
+            head = shown.split(")")[0].replace("\n", " ")
+            assert head.startswith("(2 earlier messages and outputs of tools: hearth sessions show "), head
+            assert str(place.state) in head, head
+            assert "first" not in shown and "answer 0" not in shown, shown
+            for part in ("you: second", "answer 1", "you: third", "you: fourth",
+                         "\nTitle\n\nand bold answer 3\n", "> shell echo call3 ...", "> shell echo call14 ..."):
+                assert part in shown, (part, shown)
+            assert "call2 " not in shown and "early" not in shown and "4 calls are not shown" in shown, shown
+            assert shown.count("\nline\n") < 8, shown
+            screen.enter("fifth")
+            text = screen.wait("answer 4", "waiting | ")
+            assert text.count("you: fourth") == 1, text
+            screen.keys("C-d")
+            screen.ended()
+
+
+def test_a_program_sees_what_it_always_saw():
+    with session() as one:
+        with one.run([say("first")]) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.end()
+        with one.run([say("second")], "--resume", "last") as run:
+            run.wait("idle")
+            assert {event["event"] for event in run.events} <= {"note", "idle"}, run.events
+            run.message("two")
+            run.wait("idle", stop="answer")
+            run.end()
+        plain = subprocess.run(
+            [PROGRAM, "run", "--interactive", "--state", str(one.state), "--resume", "last"],
+            env=dict(test_terminal.os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
+            input=b"", stdout=subprocess.PIPE, timeout=WAIT, check=True).stdout.decode()
+        assert "\nyou: one\nfirst\nyou: two\nsecond\n" in plain, plain
+
+
+def test_text_of_the_record_is_harmless():
+    with Place() as place:
+        play(place, ["go"], [say("answer 0 \x1b]0;owned\x07 \u202e end")])
+        with Screen(place, place.command("--resume", "last"), []) as screen:
+            text = screen.idle()
+            shown = text.split("# so far ")[1]
+            assert "answer 0" in shown and "\x07" not in shown and "\u202e" not in shown, shown
+
+
+# ---- what is kept --------------------------------------------------------------------------------
+
+
+def test_the_todo_list_is_there_again():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        turns = [todo(("old", "pending")), todo(("one thing", "completed"), ("other", "in_progress")),
+                 say("answer 0")]
+        options = ["--tools", "shell,read,edit,write,todo"]
+        play(place, ["go"], turns, *options)
+        with Screen(place, place.command("--resume", "last", *options), []) as screen:
+            text = screen.idle()
+            assert "what is to be done:\n  [x] one thing\n  [>] other\n" in text, text
+
+
+def ask_for(run, answer):
+    ask = run.wait("ask")
+    run.send("answer", question=ask["question"], answer=answer)
+
+
+def test_always_counts_for_this_session_alone():
+    test_cli.needs_sandbox()
+    with session() as one:
+        options = ["--policy", "ask"]
+        with one.run([call("touch a"), say("done")], *options) as run:
+            run.message("one")
+            ask_for(run, "always")
+            run.wait("idle", stop="answer")
+            run.send("command", command="fork")
+            fork = run.wait("note")["text"].split()[1]
+            run.end()
+        rules = one.select("SELECT rule FROM decision")
+        assert len(rules) == 1 and rules[0][0].startswith("always touch a"), rules
+        first = one.select("SELECT id FROM session ORDER BY number")[0][0]
+        turns = [call("touch a"), call("touch b"), say("done")]
+        with one.run(turns, "--resume", first, *options) as run:
+            run.message("two")
+            assert run.wait("tool_result")["status"] == "ok"
+            ask_for(run, "no")
+            run.wait("idle", stop="answer")
+            run.end()
+        assert not [event for event in run.events if event["event"] == "ask"][1:]
+        for arguments in (["--resume", fork], []):
+            with one.run([call("touch a"), say("done")], *arguments, *options) as run:
+                run.message("three")
+                ask_for(run, "no")
+                assert run.wait("tool_result")["status"] == "refused"
+                run.wait("idle", stop="answer")
+                run.end()
+
+
+def main():
+    parts = sys.argv[2:]
+    return test_cli.run_tests(
+        [(name, test) for name, test in globals().items()
+         if name.startswith("test_") and callable(test)
+         and (not parts or any(part in name for part in parts))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
