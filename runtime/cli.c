@@ -142,8 +142,11 @@ int cli_fail(int status, const char *format, ...) {
             *at = '?'; /* one line, and nothing that a terminal would obey */
         }
     }
+    CLEANUP(buffer_deinit) struct buffer harmless;
+    buffer_init(&harmless, BUFFER_CEILING_DEFAULT);
+    bool is_made = is_ok(sandbox_sanitise(view_of_text(text), 0, &harmless, NULL));
     (void)fflush(stdout);
-    (void)fprintf(stderr, "hearth: %s\n", text);
+    (void)fprintf(stderr, "hearth: %s\n", is_made ? buffer_text(&harmless) : text);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include "paths.h"
 #include "sandbox/beneath.h"
 #include <assert.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <sys/stat.h>
@@ -89,7 +90,7 @@ static result find_user_file(
     }
     char resolved[PATH_MAX];
     if (realpath(named, resolved) == NULL) {
-        FAIL(error, NOT_FOUND, "--config %.300s: there is no such file", named);
+        FAIL_FOREIGN(error, INVALID_INPUT, errno, "--config %.300s: %s", named, strerror(errno));
     }
     TRY(config_copy(loading->memory, view_of_text(resolved), file, error));
     char *slash = strrchr(resolved, '/');
@@ -98,6 +99,21 @@ static result find_user_file(
     return config_copy(
         loading->memory, view_of_text(resolved[0] == '\0' ? "/" : resolved), directory, error
     );
+}
+
+/* Whatever is wrong with a file that a person wrote, from its kind to its words, is one fault. */
+static result blame(result failed, const char *file, struct error *error) {
+    if (is_ok(failed) || failed.code == RESULT_MEMORY) {
+        return failed;
+    }
+    bool is_named = error == NULL || strstr(error->message, file) != NULL;
+    if (!is_named) {
+        failed = error_note(error, failed, "%.300s", file);
+    }
+    if (error != NULL) {
+        error->code = RESULT_INVALID_INPUT;
+    }
+    return (result){RESULT_INVALID_INPUT};
 }
 
 /* Whoever can change the file decides what runs outside of the sandbox. */
@@ -132,9 +148,9 @@ static result read_user_file(struct loading *loading, struct error *error) {
     if (read.code == RESULT_NOT_FOUND && loading->options->user_file == NULL) {
         return OK;
     }
-    TRY(read);
+    TRY(blame(read, file, error));
     loading->config->user_file = file;
-    return config_take_file(&loading->user, buffer_view(&text), error);
+    return blame(config_take_file(&loading->user, buffer_view(&text), error), file, error);
 }
 
 /* Below the workspace without following a link: a project cannot have another file read. */
@@ -156,15 +172,21 @@ static result read_project_file(struct loading *loading, struct error *error) {
     if (read.code == RESULT_NOT_FOUND) {
         return OK;
     }
-    TRY_NOTE(error, read, "%.200s", workspace);
     TRY(buffer_append_format(&path, error, "%s/%s", workspace, CONFIG_PROJECT_FILE));
     TRY(text_of(loading, &path, &file, error));
+    TRY(blame(read, file, error));
     loading->project.name = file;
     loading->config->project_file = file;
     if (text.length > CONFIG_FILE_BYTES_MAX) {
-        FAIL(error, LIMIT, "%.300s: larger than the %zu bytes taken", file, CONFIG_FILE_BYTES_MAX);
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "%.300s: larger than the %zu bytes allowed",
+            file,
+            CONFIG_FILE_BYTES_MAX
+        );
     }
-    return config_take_file(&loading->project, buffer_view(&text), error);
+    return blame(config_take_file(&loading->project, buffer_view(&text), error), file, error);
 }
 
 /* ---- options -------------------------------------------------------------------------------- */

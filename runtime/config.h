@@ -165,8 +165,8 @@ struct config_options {
     size_t override_count;
 };
 
-/* Expected errors: INVALID_INPUT (what a person wrote; names file, line, key), NOT_FOUND (user_file),
- * IO, LIMIT. */
+/* Expected errors: INVALID_INPUT (whatever is wrong with a file or an option; names file, line, key),
+ * MEMORY, IO. */
 MUST_CHECK result
 config_load(const struct config_options *options, struct config **out, struct error *error);
 void config_destroy(struct config *config);

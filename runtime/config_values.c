@@ -179,7 +179,8 @@ result config_take_text(
         );
     }
     for (size_t i = 0; i < text.length; i++) {
-        if (text.data[i] < 0x20 || text.data[i] == 0x7F) {
+        bool is_c1 = text.data[i] == 0xC2 && i + 1 < text.length && text.data[i + 1] < 0xA0;
+        if (text.data[i] < 0x20 || text.data[i] == 0x7F || is_c1) {
             return config_wrong(layer, value, key, error, "has a control character in a text");
         }
     }

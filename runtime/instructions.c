@@ -398,7 +398,8 @@ result instructions_load(
     }
     all->options = options;
     all->out = out;
-    all->bytes_left = options->bytes_max;
+    bool is_tighter = options->text_bytes_max > 0 && options->text_bytes_max < options->bytes_max;
+    all->bytes_left = is_tighter ? options->text_bytes_max : options->bytes_max;
     result done = OK;
     if (options->bytes_max > 0) {
         done = collect_project(all, error);

@@ -27,7 +27,8 @@ struct instructions_options {
     const char *user_directory;    /* has the user's AGENTS.md; null: none */
     const char *const *file_names; /* [file_name_count], in order within a directory */
     size_t file_name_count;
-    size_t bytes_max; /* of all files together, the nearest first; 0: none are read */
+    size_t bytes_max;      /* of all files together, the nearest first; 0: none are read */
+    size_t text_bytes_max; /* of all that is told, skills too; 0: no limit beside the others */
     const char *const *skill_directories; /* [skill_directory_count], absolute; may be missing */
     size_t skill_directory_count;
 };

@@ -253,7 +253,9 @@ static result search_outside(struct search *search, const char *directory) {
     return OK;
 }
 
-static result write_list(struct instructions *out, struct error *error) {
+static result write_list(
+    const struct instructions_options *options, struct instructions *out, struct error *error
+) {
     if (out->skill_count == 0) {
         return OK;
     }
@@ -267,9 +269,17 @@ static result write_list(struct instructions *out, struct error *error) {
     ));
     for (size_t i = 0; i < out->skill_count; i++) {
         const struct instructions_skill *skill = &out->skills[i];
+        size_t before = out->text.length;
         TRY(buffer_append_format(
             &out->text, error, "- %s (%s): %s\n", skill->name, skill->path, skill->description
         ));
+        if (options->text_bytes_max > 0 && out->text.length > options->text_bytes_max) {
+            out->text.length = before;
+            instructions_note(
+                out, "%zu skills are not listed: there is no room", out->skill_count - i
+            );
+            break;
+        }
     }
     return OK;
 }
@@ -287,5 +297,5 @@ result skills_load(
         TRY(is_inside ? search_inside(&search, directory + length + 1)
                       : search_outside(&search, directory));
     }
-    return write_list(out, error);
+    return write_list(options, out, error);
 }

@@ -6,10 +6,14 @@
 #include "run_config.h"
 #include "run_worktree.h"
 #include "tools/tool.h"
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TASK_BYTES_MAX  ((size_t)1 << 20)
 #define CACHE_HOURS_MAX 87600 /* ten years */
+/* Clocks of file systems lag. */
+#define WORKSPACE_AGE_SLACK_MS 2000
 
 void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->task);
@@ -195,6 +199,39 @@ static result settings_find(struct run_settings *settings, struct error *error) 
 }
 
 /* The workspace of a session that goes on is its own. */
+/* Whether the directory is the one that the session worked in, as far as its path and its age tell. A
+ * person who names it means it. */
+static int check_same_workspace(const struct run_settings *settings, const char *recorded) {
+    const char *id = settings->record->session.id.text;
+    const char *found = buffer_text(&settings->workspace);
+    if (strcmp(found, recorded) != 0) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "the workspace of session %s, %.200s, is a link to %.200s now; to go on there add -C "
+            "%.200s",
+            id,
+            recorded,
+            found,
+            found
+        );
+    }
+    struct statx about;
+    bool has_age = statx(AT_FDCWD, found, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &about) == 0 &&
+                   (about.stx_mask & STATX_BTIME) != 0;
+    int64_t born_ms = has_age ? about.stx_btime.tv_sec * 1000 : 0;
+    if (born_ms > settings->record->session.created_ms + WORKSPACE_AGE_SLACK_MS) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "the workspace of session %s, %.200s, is another directory now, made since; to go on "
+            "there add -C %.200s",
+            id,
+            recorded,
+            found
+        );
+    }
+    return STATUS_DONE;
+}
+
 static int settings_workspace_again(struct run_settings *settings) {
     struct view recorded = settings->record->session.begin.workspace;
     const char *given = cli_value(settings->arguments, "directory");
@@ -210,9 +247,12 @@ static int settings_workspace_again(struct run_settings *settings) {
             STATUS_REFUSED, "the workspace of session %s is gone: %s", id, error.message
         );
     }
+    if (given == NULL) {
+        return check_same_workspace(settings, path);
+    }
     CLEANUP(buffer_deinit) struct buffer other = {0};
-    if (given != NULL && (is_failed(path_directory(given, &other, &error)) ||
-                          !view_equals(buffer_view(&other), buffer_view(&settings->workspace)))) {
+    if (is_failed(path_directory(given, &other, &error)) ||
+        !view_equals(buffer_view(&other), buffer_view(&settings->workspace))) {
         return cli_usage(
             settings->arguments, "session %s works in %.200s, not in %.200s", id, path, given
         );

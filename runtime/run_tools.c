@@ -5,13 +5,69 @@
 #include "network_rules.h"
 #include "proxy.h"
 
+#define INSTRUCTIONS_CONTEXT_PART 4 /* of the context is the most that they take */
+#define INSTRUCTIONS_ROUNDS_MAX   8
+
 /* ---- instructions --------------------------------------------------------------------------- */
+
+static result
+count_tokens(const struct run_host *host, struct view text, size_t *out, struct error *error) {
+    CLEANUP(token_list_deinit) struct token_list tokens;
+    token_list_init(&tokens, SIZE_MAX / sizeof(int32_t));
+    TRY(tokenizer_encode(host->engine.tokenizer, text, TOKENIZER_MARKERS_OFF, &tokens, error));
+    *out = tokens.count;
+    return OK;
+}
+
+/* What is told may take a part of the context. How many bytes that is depends on the text: where it is
+ * too much it is read again, shorter by as much. */
+static result load_instructions(
+    struct run_host *host,
+    const struct run_settings *settings,
+    struct instructions_options *options,
+    struct error *error
+) {
+    size_t tokens_max = (size_t)host->engine.info.context_max / INSTRUCTIONS_CONTEXT_PART;
+    for (unsigned round = 1;; round++) {
+        size_t tokens = 0;
+        TRY(instructions_load(options, &host->instructions, error));
+        struct view text = buffer_view(&host->instructions.text);
+        if (settings->record != NULL) { /* its text is the one that it began with */
+            return OK;
+        }
+        TRY(count_tokens(host, text, &tokens, error));
+        if (tokens <= tokens_max) {
+            break;
+        }
+        size_t bytes = options->text_bytes_max > 0 ? options->text_bytes_max : text.length;
+        double part = (double)tokens_max / (double)tokens;
+        options->text_bytes_max = 1 + (size_t)((double)bytes * part * 15 / 16);
+        if (round == INSTRUCTIONS_ROUNDS_MAX) { /* a context of a few words */
+            options->bytes_max = 0;
+            options->skill_directory_count = 0;
+        }
+        instructions_deinit(&host->instructions);
+    }
+    if (options->text_bytes_max > 0) {
+        char line[160];
+        int length = snprintf(
+            line,
+            sizeof line,
+            "instructions are cut to %zu bytes, a quarter of the context of %d tokens",
+            host->instructions.text.length,
+            host->engine.info.context_max
+        );
+        ASSERT(length > 0 && (size_t)length < sizeof line);
+        run_host_say(host, RUN_NOTE, view_of_text(line));
+    }
+    return OK;
+}
 
 result run_tools_read_instructions(
     struct run_host *host, const struct run_settings *settings, struct error *error
 ) {
     const struct config *config = settings->config;
-    const struct instructions_options options = {
+    struct instructions_options options = {
         .workspace = buffer_text(&settings->workspace),
         .user_directory = config->user_directory,
         .file_names = config->instructions_files.items,
@@ -20,7 +76,7 @@ result run_tools_read_instructions(
         .skill_directories = config->skills_directories.items,
         .skill_directory_count = config->skills_directories.count,
     };
-    TRY(instructions_load(&options, &host->instructions, error));
+    TRY(load_instructions(host, settings, &options, error));
     const struct instructions *read = &host->instructions;
     for (size_t i = 0; i < read->note_count; i++) {
         run_host_say(host, RUN_NOTE, view_of_text(read->notes[i]));

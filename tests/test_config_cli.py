@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import socket
 import subprocess
 import sys
 import tempfile
@@ -125,7 +126,53 @@ def test_wrong_ones_are_one_line():
         place.write({}, {})
         test_cli.check(place.hearth("config", "nonsense"), 2, err="'nonsense' is not a key")
         test_cli.check(place.hearth("config", "--set", "efort=1"), 2, err="did you mean 'effort'")
-        test_cli.check(place.hearth("config", "--config", "missing"), 5, err="no such file")
+        test_cli.check(place.hearth("config", "--config", "missing"), 2, err="No such file")
+
+
+def test_a_file_that_is_none_is_one_fault():
+    """Whatever stands in the file's place: status 2 and one line that names it, wherever it lies."""
+    def link(target):
+        return lambda path: path.symlink_to(target)
+
+    def socket_at(path):
+        with socket.socket(socket.AF_UNIX) as one:
+            here = os.getcwd()
+            os.chdir(path.parent)  # its name may be at most 108 bytes
+            one.bind(path.name)
+            os.chdir(here)
+
+    kinds = {
+        "fifo": lambda path: os.mkfifo(path),
+        "directory": lambda path: path.mkdir(),
+        "socket": socket_at,
+        "large": lambda path: path.write_bytes(b" " * (2 << 20)),
+        "binary": lambda path: path.write_bytes(bytes(range(256))),
+        "utf-8": lambda path: path.write_bytes(b'{"model": "\xff"}'),
+        "c1": lambda path: path.write_text('{"model": "a\x9b"}'),
+        "utf-16": lambda path: path.write_text("{}", encoding="utf-16"),
+        "empty": lambda path: path.write_bytes(b""),
+        "deep": lambda path: path.write_text("[" * 1000),
+        "device": link("/dev/null"),
+        "loop": link("config.json"),
+    }
+    if os.geteuid() != 0:
+        kinds["mode"] = lambda path: (path.write_text("{}"), path.chmod(0))
+    for name, make in kinds.items():
+        for where in ("user", "project", "named"):
+            with Place() as place:
+                folder = {"user": place.user, "project": place.work / ".hearth", "named": place.path}[where]
+                make(folder / "config.json")
+                named = ["--config", str(folder / "config.json")] if where == "named" else []
+                for command in (["config"], ["run", "--state", str(place.path / "state"), "task"]):
+                    done = test_cli.check(place.hearth(*command, *named), 2, err="config.json|/dev/null")
+                    assert done.stderr.count(b"\n") == 1, (name, where, done)
+
+
+def test_an_error_shows_no_character_that_deceives():
+    with Place() as place:
+        place.write({"\u202eeffort": 1, "a": 2})
+        done = test_cli.check(place.hearth("config"), 2, err=r"'\\u202eeffort' is not a key")
+        assert "\u202e".encode() not in done.stderr
 
 
 def test_a_project_narrows_what_a_run_may_do():
@@ -154,6 +201,21 @@ def test_skills_of_the_user_are_listed_and_readable():
         result = texts(events, "tool_result")[0]
         assert "Say moo." in result and "Read-only" in result, result
         assert "config.json" not in result, result
+
+
+def test_instructions_leave_a_small_context_its_room():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        for name in "AGENTS.md", "CLAUDE.md":
+            (place.work / name).write_text(f"{name} one two three\n" * 300000)
+        for number in range(60):
+            skill = place.work / ".hearth" / "skills" / f"s{number}"
+            skill.mkdir(parents=True)
+            (skill / "SKILL.md").write_text(f"---\nname: s{number}\ndescription: {'long ' * 200}\n---\n")
+        events = place.run([], "--set", "context=2000")
+        notes = [note for note in texts(events, "note") if "quarter of the context of 2000 tokens" in note]
+        assert len(notes) == 1 and "instructions are cut to" in notes[0], texts(events, "note")
+        assert "skills are not listed" in "\n".join(texts(events, "note"))
 
 
 def hook(place, name, script):

@@ -381,9 +381,28 @@ def test_each_refusal_has_its_status_and_names_the_reason():
         moved = scratch.path / "moved"
         scratch.work.rename(moved)
         check(resume(scratch), 3, err="the workspace of session .* is gone")
+        scratch.work.symlink_to(moved)
+        check(resume(scratch), 3, err="is a link to .*/moved now; to go on there add -C")
+        scratch.work.unlink()
         moved.rename(scratch.work)
         # Nothing of all that changed the record.
         assert "resumptions" not in scratch.tree()
+
+
+def test_a_directory_in_the_workspace_s_place_is_named():
+    needs_sandbox()
+    with Scratch() as scratch:
+        recorded(scratch)
+        if subprocess.check_output(["stat", "-c", "%W", scratch.work]).strip() in (b"0", b"-"):
+            print("no times of birth here")
+            return
+        time.sleep(3.1)  # the clocks of file systems lag
+        shutil.copytree(scratch.work, scratch.path / "copy")
+        shutil.rmtree(scratch.work)
+        (scratch.path / "copy").rename(scratch.work)
+        check(resume(scratch), 3, err="is another directory now, made since; to go on there add -C")
+        assert "resumptions" not in scratch.tree()
+        check(resume(scratch, "--max-turns", "1", "-C", str(scratch.work)), 4)
 
 
 def test_a_running_session_is_not_resumed():

@@ -496,7 +496,7 @@ static void files_that_are_none_are_one_error(void **state) {
     char outside[192];
     const struct config_options options = {.workspace = workspace};
     const struct config_options named = {.user_file = "/var/tmp/hearth-no-such-file"};
-    assert_int_equal(config_load(&named, &config, &error).code, RESULT_NOT_FOUND);
+    assert_int_equal(config_load(&named, &config, &error).code, RESULT_INVALID_INPUT);
     (void)unlink(user_file);
     (void)unlink(project_file);
     write_text(user_file, "{}");
@@ -522,7 +522,7 @@ static void files_that_are_none_are_one_error(void **state) {
     CLEANUP(file_cleanup) FILE *file = fopen(project_file, "w");
     assert_non_null(file);
     assert_int_equal(ftruncate(fileno(file), 10 << 20), 0);
-    assert_int_equal(config_load(&options, &config, &error).code, RESULT_LIMIT);
+    assert_int_equal(config_load(&options, &config, &error).code, RESULT_INVALID_INPUT);
     assert_null(config);
     const struct config_options without = {.workspace = workspace, .ignores_project = true};
     assert_true(is_ok(config_load(&without, &config, &error)));
