@@ -127,13 +127,16 @@ result draft_create(struct draft **out, struct forward *forward, struct error *e
     int32_t sequences = forward->options.sequences_max;
     draft->at_once = fit < sequences ? fit : sequences;
     draft->per_head = (int32_t)shape.per_head;
-    draft->host = calloc(1, draft_host(NULL, &shape, draft));
-    if (draft->host == NULL) {
-        FAIL(error, MEMORY, "no memory for the logits of %zu draft rows", shape.logit_rows);
-    }
-    (void)draft_host(draft->host, &shape, draft);
     struct backend *backend = forward->backend;
-    size_t bytes = draft_arena(NULL, &shape, draft);
+    size_t bytes = draft_host(NULL, &shape, draft);
+    TRY_NOTE(
+        error,
+        backend_staging_take(backend, bytes, &draft->host, NULL, error),
+        "logits of %zu draft rows",
+        shape.logit_rows
+    );
+    (void)draft_host(draft->host.memory, &shape, draft);
+    bytes = draft_arena(NULL, &shape, draft);
     TRY_NOTE(error, backend->allocate(backend, bytes, &draft->arena, error), "draft activations");
     (void)draft_arena(draft->arena, &shape, draft);
     *out = TAKE(draft);
@@ -146,7 +149,7 @@ void draft_destroy(struct draft *draft) {
     }
     struct backend *backend = draft->forward->backend;
     backend->release(backend, draft->arena);
-    free(draft->host);
+    backend_staging_release(backend, &draft->host);
     free(draft);
 }
 

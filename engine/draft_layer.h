@@ -32,7 +32,7 @@ struct draft {
     struct sequence_view *query_views; /* [stages, R] */
 
     /* host: pieces of one allocation */
-    void *host;
+    struct backend_staging host;
     struct row_segment *host_rows, *host_query, *host_fresh;
     struct sequence_view *host_ring_views, *host_query_views;
     int32_t *host_ids, *host_positions; /* [R] */

@@ -197,8 +197,23 @@ open_store(struct engine *engine, const struct engine_options *options, struct e
     return kv_store_create(&engine->store, &store, error);
 }
 
-static result open_queues(struct engine *engine, struct error *error) {
+static result open_logits(struct engine *engine, struct error *error) {
     size_t vocabulary = (size_t)engine->model->config.vocabulary;
+    size_t bytes = FORWARD_LOGIT_ROWS_MAX * vocabulary * sizeof *engine->logit_rows;
+    struct backend_staging *staging = &engine->logit_staging;
+    struct error refusal;
+    TRY_NOTE(
+        error,
+        backend_staging_take(engine->backend, bytes, staging, &refusal, error),
+        "logits of a step"
+    );
+    engine->logit_rows = staging->memory;
+    char *note = engine->info.transfer_note;
+    (void)snprintf(note, sizeof engine->info.transfer_note, "%.255s", refusal.message);
+    return OK;
+}
+
+static result open_queues(struct engine *engine, struct error *error) {
     size_t windows = (size_t)engine->plan.windows_max;
     struct engine_queue_size size = engine_queue_size(&engine->plan);
     engine->context_count = narrow_i32((int64_t)size.contexts);
@@ -216,11 +231,10 @@ static result open_queues(struct engine *engine, struct error *error) {
     engine->segments = calloc(windows, sizeof *engine->segments);
     engine->entries = calloc(windows, sizeof *engine->entries);
     engine->kept_rows = calloc(windows, sizeof *engine->kept_rows);
-    engine->logit_rows = calloc(FORWARD_LOGIT_ROWS_MAX * vocabulary, sizeof *engine->logit_rows);
     if (engine->contexts == NULL || engine->choices == NULL || engine->idle == NULL ||
         engine->events == NULL || engine->pending == NULL || engine->endings == NULL ||
         engine->draws == NULL || engine->segments == NULL || engine->entries == NULL ||
-        engine->kept_rows == NULL || engine->logit_rows == NULL) {
+        engine->kept_rows == NULL) {
         FAIL(error, MEMORY, "no memory for the queues of %zu sequences", size.contexts);
     }
     for (int32_t i = 0; i < engine->ending_count; i++) {
@@ -300,6 +314,7 @@ static result open_planned(
     TRY_NOTE(error, open_files(engine, options, error), "model '%s'", options->model_directory);
     TRY(open_compute(engine, options, error));
     TRY(open_queues(engine, error));
+    TRY(open_logits(engine, error));
     fill_info(engine, options->model_directory);
     TRY(open_lock(engine, error));
     TRY(open_store(engine, options, error));
@@ -372,7 +387,7 @@ void engine_close(struct engine *engine) {
         engine_kept_release(&engine->contexts[c]);
         free(engine->contexts[c].demoted);
     }
-    free(engine->logit_rows);
+    backend_staging_release(engine->backend, &engine->logit_staging);
     free(engine->kept_rows);
     free(engine->entries);
     free(engine->segments);

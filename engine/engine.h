@@ -152,7 +152,8 @@ struct engine_info {
     char backend[64];      /* "cpu avx512, 2 threads" */
     char
         backend_note[256]; /* asked for "auto": why the device that is there is not used; else "" */
-    char root_lineage[65]; /* hash(model digest, backend, numerics version, block layout) */
+    char transfer_note[256]; /* why logits come by way of memory that is not pinned; else "" */
+    char root_lineage[65];   /* hash(model digest, backend, numerics version, block layout) */
     uint32_t numerics;
     int32_t vocabulary, context_max, eos_id;
     uint64_t kv_bytes_per_token;

@@ -262,7 +262,8 @@ struct engine {
     int32_t draw_capacity;
     struct event_entry *pending; /* events of the step at hand */
     size_t pending_count, pending_capacity;
-    float *logit_rows;   /* [FORWARD_LOGIT_ROWS_MAX, V] */
+    float *logit_rows; /* [FORWARD_LOGIT_ROWS_MAX, V], in what follows */
+    struct backend_staging logit_staging;
     int64_t decision_us; /* of the step at hand */
 
     /* For tests, set while nothing runs: sees, and may change, each row of logits before a token is

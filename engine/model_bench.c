@@ -25,7 +25,7 @@ struct model_bench {
     struct kv_cache cache;
     struct forward *forward;
     struct kv_layout layout;
-    float *logits;
+    struct backend_staging logits;
     uint8_t *variants; /* [VARIANTS, block_bytes] */
     uint8_t *ring;     /* one layer's */
     uint64_t random;
@@ -270,11 +270,17 @@ open_forward(struct model_bench *bench, const struct bench_shape *shape, struct 
         &bench->forward, bench->model, bench->engram, bench->backend, &bench->cache, &forward, error
     ));
     size_t vocabulary = (size_t)config->vocabulary;
-    bench->logits = malloc((size_t)shape->sequences * vocabulary * sizeof *bench->logits);
+    TRY(backend_staging_take(
+        bench->backend,
+        (size_t)shape->sequences * vocabulary * sizeof(float),
+        &bench->logits,
+        NULL,
+        error
+    ));
     bench->variants = malloc(VARIANTS * bench->layout.block_bytes + 1);
     bench->ring = malloc(bench->layout.ring_bytes);
-    if (bench->logits == NULL || bench->variants == NULL || bench->ring == NULL) {
-        FAIL(error, MEMORY, "no memory for logits of %d rows", shape->sequences);
+    if (bench->variants == NULL || bench->ring == NULL) {
+        FAIL(error, MEMORY, "no memory for made-up blocks");
     }
     for (size_t v = 0; v < VARIANTS; v++) {
         make_block(bench, bench->variants + v * bench->layout.block_bytes);
@@ -328,7 +334,7 @@ static result run_step(
         backend->stamp(backend, 1);
     }
     int32_t rows = forward_logit_rows(bench->forward);
-    TRY(forward_logits(bench->forward, 0, rows, bench->logits, error));
+    TRY(forward_logits(bench->forward, 0, rows, bench->logits.memory, error));
     *seconds = now_seconds() - start;
     if (is_stamped) {
         TRY(backend->synchronize(backend, error)); // without logits nobody has waited
@@ -507,10 +513,10 @@ static void bench_close(struct model_bench *bench) {
     forward_destroy(bench->forward);
     kv_cache_deinit(&bench->cache);
     model_close(bench->model); // its device memory is the backend's
+    backend_staging_release(bench->backend, &bench->logits);
     backend_close(bench->backend);
     engram_destroy(bench->engram);
     tokenizer_destroy(bench->tokenizer);
-    free(bench->logits);
     free(bench->variants);
     free(bench->ring);
 }

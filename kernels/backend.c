@@ -115,6 +115,41 @@ void backend_close(struct backend *backend) {
     }
 }
 
+result backend_staging_take(
+    struct backend *backend,
+    size_t bytes,
+    struct backend_staging *out,
+    struct error *refusal,
+    struct error *error
+) {
+    ASSERT(backend != NULL && out != NULL && bytes > 0);
+    struct backend_staging staging = {0};
+    if (refusal != NULL) {
+        *refusal = (struct error){0};
+    }
+    if (!backend->is_host_memory) {
+        result pinned = backend->allocate_host(backend, bytes, &staging.memory, refusal);
+        staging.is_pinned = is_ok(pinned);
+    }
+    if (!staging.is_pinned) {
+        staging.memory = calloc(1, bytes);
+    }
+    if (staging.memory == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu bytes that are fetched from the backend", bytes);
+    }
+    *out = staging;
+    return OK;
+}
+
+void backend_staging_release(struct backend *backend, struct backend_staging *staging) {
+    if (staging->is_pinned) {
+        backend->release(backend, staging->memory);
+    } else {
+        free(staging->memory);
+    }
+    *staging = (struct backend_staging){0};
+}
+
 static bool is_width(int32_t channels) {
     return channels > 0 && channels % 32 == 0;
 }

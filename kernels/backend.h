@@ -474,6 +474,25 @@ backend_probe(const char *name, int32_t device, struct backend_facts *out, struc
 MUST_CHECK result
 backend_open(const struct backend_options *options, struct backend **out, struct error *error);
 void backend_close(struct backend *backend);
+
+/* Host memory that much is fetched into: pinned where the backend's device copies that way fastest and the
+ * machine grants it, else ordinary memory; zeroed. Taken once, when what fetches is created. */
+struct backend_staging {
+    void *memory;
+    bool is_pinned; /* the backend's, not malloc's */
+};
+/* Expected error: MEMORY, when there is neither. `refusal` (may be null) says why it is not pinned where it
+ * should be; its code is OK otherwise. */
+MUST_CHECK result backend_staging_take(
+    struct backend *backend,
+    size_t bytes,
+    struct backend_staging *out,
+    struct error *refusal,
+    struct error *error
+);
+/* Before the backend is closed; null memory is fine. */
+void backend_staging_release(struct backend *backend, struct backend_staging *staging);
+
 /* Bytes of scratch that opening it will take, for memory plans; 0 where it could not be opened. */
 uint64_t backend_scratch_bytes(const struct backend_options *options);
 

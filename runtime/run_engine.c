@@ -34,17 +34,21 @@ static result say_plan(
     return OK;
 }
 
-/* When there is a device and it is not used. */
-static result say_why_cpu(
+/* When there is a device and it is not used, or its memory of the host's is short. */
+static result say_why_slower(
     const struct run_engine_request *request, const struct engine_info *info, struct error *error
 ) {
-    if (info->backend_note[0] == '\0') {
-        return OK;
+    const struct {
+        const char *what, *why;
+    } notes[] = {{"on the CPU", info->backend_note}, {"logits come slower", info->transfer_note}};
+    for (size_t i = 0; i < COUNT_OF(notes); i++) {
+        if (notes[i].why[0] != '\0') {
+            CLEANUP(buffer_deinit) struct buffer line;
+            buffer_init(&line, 4096);
+            TRY(buffer_append_format(&line, error, "%s: %s", notes[i].what, notes[i].why));
+            request->say(request->say_context, buffer_view(&line));
+        }
     }
-    CLEANUP(buffer_deinit) struct buffer line;
-    buffer_init(&line, 4096);
-    TRY(buffer_append_format(&line, error, "on the CPU: %s", info->backend_note));
-    request->say(request->say_context, buffer_view(&line));
     return OK;
 }
 
@@ -88,7 +92,7 @@ static result open_real(
     }
     TRY(engine_open(options, &out->engine, error));
     engine_get_info(out->engine, &out->info);
-    TRY(say_why_cpu(request, &out->info, error));
+    TRY(say_why_slower(request, &out->info, error));
     out->ports = engine_ports_of(out->engine);
     out->tokenizer = engine_tokenizer(out->engine);
     out->wording = engine_wording(out->engine);

@@ -6,7 +6,8 @@
 #   kernels/cuda/check.sh bench          microseconds of every op beside its floor
 #   kernels/cuda/check.sh [PART] --only OP --seed S ...   passes options on to check_ops
 # CHECK_MODULE=libhearth_cuda.so takes a module that was built elsewhere; CHECK_TOOLS names other
-# sanitizer tools than all, CHECK_SECONDS another limit for each (150).
+# sanitizer tools than all, CHECK_SECONDS another limit for each (150), CHECK_FLAGS further flags of nvcc
+# (with a CHECK_BUILD of their own).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH=$PATH:/usr/local/cuda/bin
@@ -30,6 +31,7 @@ commands() {
     architecture=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
     [ "$architecture" != 90 ] || architecture=90a
     nvcc="nvcc -std=c++17 -O2 -lineinfo -I. -Xcompiler -fPIC,-fvisibility=hidden"
+    nvcc+=" ${CHECK_FLAGS:-}"
     nvcc+=" -gencode arch=compute_$architecture,code=sm_$architecture"
     for source in kernels/cuda/check/*.cu; do
         echo "$nvcc -c $source -o $build/$(basename "$source").o"

@@ -57,6 +57,7 @@ struct cuda {
     struct backend_options limits;
     cudaStream_t stream;
     int32_t multiprocessors;
+    bool overlaps;            /* CUDA_OVERLAP, and the device can */
     int32_t shared_bytes_max; /* dynamic shared memory one block may ask for */
     void *scratch;            /* device; as large as the largest of the functions below asks */
     size_t scratch_bytes;
@@ -85,14 +86,37 @@ const char *cuda_op_name(enum cuda_op op);
  * did wrong comes back from any later call, and the mark names the kernel. */
 void cuda_keep_fault(struct cuda *cuda, enum cuda_op op, cudaError_t status);
 
+/* 1: a kernel's blocks come onto the device while the one before it still runs, and wait there until all
+ * it wrote is to be seen (programmatic dependent launch, 9.0 and later). Not measured yet: check.sh builds
+ * such a module with CHECK_FLAGS=-DCUDA_OVERLAP=1. Architectures before take the same code without it. */
+#ifndef CUDA_OVERLAP
+#define CUDA_OVERLAP 0
+#endif
+
 /* Launches `kernel` (name a template instance with a local `auto` first) and keeps its fault. A
  * kernel that wants more than 48 KiB of dynamic shared memory: CUDA_ALLOW_SHARED before it. */
-#ifndef CUDA_EMULATION
+#if !defined(CUDA_EMULATION) && CUDA_OVERLAP
+#define CUDA_LAUNCH(cuda, op, kernel, grid, block, shared, ...)                                    \
+    do {                                                                                           \
+        cudaLaunchConfig_t launch_ = {(grid), (block), (size_t)(shared), (cuda)->stream};          \
+        cudaLaunchAttribute overlap_ = {};                                                         \
+        overlap_.id = cudaLaunchAttributeProgrammaticStreamSerialization;                          \
+        overlap_.val.programmaticStreamSerializationAllowed = 1;                                   \
+        launch_.attrs = &overlap_;                                                                 \
+        launch_.numAttrs = (cuda)->overlaps ? 1 : 0;                                               \
+        cuda_keep_fault(                                                                           \
+            cuda, op, cudaLaunchKernelEx(&launch_, kernel, cuda_mark(cuda, op), __VA_ARGS__)       \
+        );                                                                                         \
+        cuda_keep_fault(cuda, op, cudaGetLastError());                                             \
+    } while (0)
+#elif !defined(CUDA_EMULATION)
 #define CUDA_LAUNCH(cuda, op, kernel, grid, block, shared, ...)                                    \
     do {                                                                                           \
         kernel<<<(grid), (block), (shared), (cuda)->stream>>>(cuda_mark(cuda, op), __VA_ARGS__);   \
         cuda_keep_fault(cuda, op, cudaGetLastError());                                             \
     } while (0)
+#endif
+#ifndef CUDA_EMULATION
 #define CUDA_ALLOW_SHARED(cuda, op, kernel, bytes)                                                 \
     cuda_keep_fault(                                                                               \
         cuda,                                                                                      \

@@ -382,6 +382,7 @@ cuda_open(const struct backend_options *options, struct backend **out, struct er
     cuda->limits.name = NULL; // borrowed strings are not kept
     cuda->limits.isa = NULL;
     cuda->multiprocessors = properties.multiProcessorCount;
+    cuda->overlaps = CUDA_OVERLAP != 0 && properties.major >= 9;
     cuda->shared_bytes_max = (int32_t)properties.sharedMemPerBlockOptin;
     host->device = options->device;
     int length = snprintf(

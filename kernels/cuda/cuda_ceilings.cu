@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(BLOCK)
  * not even say that it began. */
 __global__ void __launch_bounds__(WARP) ceiling_node(struct mark mark, uint32_t *word) {
     (void)mark;
+    follow();
     if (threadIdx.x == 0) {
         *word += 1;
     }

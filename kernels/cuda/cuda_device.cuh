@@ -18,8 +18,18 @@
 /* The dynamic shared memory of the block, as bytes aligned to 128. */
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 
+/* Waits for the kernel before, which so has waited for its own, and lets the next one's blocks come: the
+ * first thing that any kernel does, as CUDA_LAUNCH says. */
+__device__ __forceinline__ void follow(void) {
+#if CUDA_OVERLAP && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #define MARK(mark)                                                                                 \
     do {                                                                                           \
+        follow();                                                                                  \
         if (threadIdx.x + blockIdx.x + blockIdx.y + blockIdx.z == 0) {                             \
             *(mark).word = (mark).op;                                                              \
         }                                                                                          \
@@ -99,6 +109,16 @@ __device__ __forceinline__ uint32_t bf16x2_encode(float low, float high) {
     uint32_t d;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
     return d;
+}
+
+/* What no kernel that runs meanwhile writes. A kernel that waits for another one has such data only after
+ * that, which the compiler does not know of the read-only path. */
+template <typename T> __device__ __forceinline__ T load_read_only(const T *from) {
+#if CUDA_OVERLAP
+    return *from;
+#else
+    return __ldg(from);
+#endif
 }
 
 /* 16 bytes that are read once: around the L1 cache. */

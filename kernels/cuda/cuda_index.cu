@@ -52,7 +52,7 @@ __device__ __forceinline__ int32_t head_tiles(const struct index_select_op *op) 
 }
 
 __device__ __forceinline__ uint32_t load_word(const uint8_t *from) {
-    return __ldg(reinterpret_cast<const uint32_t *>(from));
+    return load_read_only(reinterpret_cast<const uint32_t *>(from));
 }
 
 /* Decodes the queries of `rows` rows into [row, tile of heads, group of channels, lane] operands and
@@ -244,7 +244,7 @@ add_dots(float dots[TILES][4], const struct any_keys *any, int32_t groups, const
 #pragma unroll
         for (int32_t j = 0; j < 4; j++) {
             codes[j] = load_word(any->keys.codes[j] + g * 16);
-            scales[j] = e8m0_decode(__ldg(any->keys.scales[j] + g));
+            scales[j] = e8m0_decode(load_read_only(any->keys.scales[j] + g));
         }
         struct operand operand = decode_keys(codes);
         add_group(dots, &operand, scales, query[g * WARP]);

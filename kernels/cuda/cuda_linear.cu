@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(WARPS *WARP, middle_shape<W, MT, WARPS, WALKS>
     auto load_scale = [&](int32_t at) {
         bool is_valid = at + 16 * pair < columns; // else codes are zero and the scale finite
         if (W != DTYPE_BF16) {
-            scale = is_valid ? __ldg(product_at<W>(w_from, at).scale) : 0;
+            scale = is_valid ? load_read_only(product_at<W>(w_from, at).scale) : 0;
         }
     };
     auto take_w = [&](int32_t at) {

@@ -3,7 +3,7 @@
  * Everything that moves is in the order of the one stream. Pages of the host that are not pinned go
  * through staging of our own: an upload is copied into a pinned slot before it returns, so that its
  * source may be reused, and waits only when the ring of slots has gone round; a download waits for
- * what it fetches. A faulty device moves nothing more; downloads then give zeros, and synchronize
+ * what it fetches, and goes straight into memory of cuda_allocate_host. A faulty device moves nothing more; downloads then give zeros, and synchronize
  * says why.
  */
 #include "cuda_host.h"
@@ -178,11 +178,49 @@ void cuda_upload(struct backend *backend, void *to, const void *from, size_t byt
     cuda_leave(cuda);
 }
 
-/* Enqueues the fetch of a piece into one of the two halves. */
-static void fetch(struct cuda *cuda, int half, const unsigned char *from, size_t bytes) {
-    unsigned char *staged = cuda->host->download[half];
-    keep(cuda, cudaMemcpyAsync(staged, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
+/* Enqueues the fetch of a piece into pinned memory; the event `half` is behind it. */
+static void
+fetch(struct cuda *cuda, int half, void *pinned, const unsigned char *from, size_t bytes) {
+    keep(cuda, cudaMemcpyAsync(pinned, from, bytes, cudaMemcpyDeviceToHost, cuda->stream));
     keep(cuda, cudaEventRecord(cuda->host->download_done[half], cuda->stream));
+}
+
+/* Whether the device may write there itself. */
+static bool is_pinned(const struct cuda_host *host, const unsigned char *memory, size_t bytes) {
+    for (int32_t i = 0; i < host->allocation_count; i++) {
+        const struct cuda_allocation *one = &host->allocations[i];
+        size_t at =
+            (size_t)((uintptr_t)memory - (uintptr_t)one->memory); // huge when it lies before
+        if (one->is_host && at < one->bytes && bytes <= one->bytes - at) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* By way of the halves. */
+static void download_staged(
+    struct cuda *cuda, unsigned char *target, const unsigned char *source, size_t bytes
+) {
+    size_t fetched = bytes < CUDA_DOWNLOAD_BYTES ? bytes : CUDA_DOWNLOAD_BYTES;
+    size_t done = 0;
+    fetch(cuda, 0, cuda->host->download[0], source, fetched);
+    for (int half = 0; done < bytes; half = 1 - half) {
+        size_t here = fetched - done;
+        size_t rest = bytes - fetched;
+        size_t next = rest < CUDA_DOWNLOAD_BYTES ? rest : CUDA_DOWNLOAD_BYTES;
+        if (next > 0) {
+            fetch(cuda, 1 - half, cuda->host->download[1 - half], source + fetched, next);
+        }
+        keep(cuda, cudaEventSynchronize(cuda->host->download_done[half]));
+        if (cuda_fault(cuda) != cudaSuccess) {
+            memset(target + done, 0, bytes - done);
+            break;
+        }
+        memcpy(target + done, cuda->host->download[half], here);
+        done += here;
+        fetched += next;
+    }
 }
 
 void cuda_download(struct backend *backend, void *to, const void *from, size_t bytes) {
@@ -197,24 +235,14 @@ void cuda_download(struct backend *backend, void *to, const void *from, size_t b
         return;
     }
     ASSERT(cuda->host->recording == NULL);
-    size_t fetched = bytes < CUDA_DOWNLOAD_BYTES ? bytes : CUDA_DOWNLOAD_BYTES;
-    size_t done = 0;
-    fetch(cuda, 0, source, fetched);
-    for (int half = 0; done < bytes; half = 1 - half) {
-        size_t here = fetched - done;
-        size_t rest = bytes - fetched;
-        size_t next = rest < CUDA_DOWNLOAD_BYTES ? rest : CUDA_DOWNLOAD_BYTES;
-        if (next > 0) {
-            fetch(cuda, 1 - half, source + fetched, next);
-        }
-        keep(cuda, cudaEventSynchronize(cuda->host->download_done[half]));
+    if (is_pinned(cuda->host, target, bytes)) {
+        fetch(cuda, 0, target, source, bytes);
+        keep(cuda, cudaEventSynchronize(cuda->host->download_done[0]));
         if (cuda_fault(cuda) != cudaSuccess) {
-            memset(target + done, 0, bytes - done);
-            break;
+            memset(target, 0, bytes);
         }
-        memcpy(target + done, cuda->host->download[half], here);
-        done += here;
-        fetched += next;
+    } else {
+        download_staged(cuda, target, source, bytes);
     }
     cuda_leave(cuda);
 }

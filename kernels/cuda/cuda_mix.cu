@@ -163,8 +163,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     struct channels rows;
     int32_t row = (int32_t)blockIdx.y * ROWS;
     if (live) {
-        load_weights(op.fn, width, channel, &weights);
+        // Rows first: what is done to the weights waits for these.
         load_channels(op.x, width, channel, row, op.rows, &rows);
+        load_weights(op.fn, width, channel, &weights);
     }
     while (row < op.rows) {
         int32_t next = row + (int32_t)gridDim.y * ROWS;
@@ -266,11 +267,18 @@ __global__ void __launch_bounds__(FINISH_THREADS) mix_finish_kernel(
     float sum = 0.0F;
     for (int32_t first = 0; first < chunks; first += FINISH_CHUNKS) {
         int32_t count = min(FINISH_CHUNKS, chunks - first);
+        constexpr int32_t OWN = (FINISH_CHUNKS * SUMS + FINISH_THREADS - 1) / FINISH_THREADS;
+        float own[OWN]; // all on their way at once
 #pragma unroll
-        for (int32_t i = 0; i < FINISH_CHUNKS * SUMS; i += FINISH_THREADS) {
-            int32_t at = i + (int32_t)threadIdx.x;
+        for (int32_t i = 0; i < OWN; i++) {
+            int32_t at = i * FINISH_THREADS + (int32_t)threadIdx.x;
+            own[i] = from[first * SUMS + min(at, count * SUMS - 1)];
+        }
+#pragma unroll
+        for (int32_t i = 0; i < OWN; i++) {
+            int32_t at = i * FINISH_THREADS + (int32_t)threadIdx.x;
             if (at < count * SUMS) {
-                sums[at] = from[first * SUMS + at];
+                sums[at] = own[i];
             }
         }
         __syncthreads();

@@ -86,21 +86,21 @@ template <enum dtype T> __device__ __forceinline__ void product_clear(struct pro
 template <enum dtype T, bool ONCE>
 __device__ __forceinline__ void product_load(struct product_codes<T> *to, struct product_row row) {
     if constexpr (T == DTYPE_FP4) {
-        uint2 v = __ldg(reinterpret_cast<const uint2 *>(row.data));
+        uint2 v = load_read_only(reinterpret_cast<const uint2 *>(row.data));
         to->word[0] = v.x;
         to->word[1] = v.y;
     } else {
 #pragma unroll
         for (int i = 0; i < product_codes<T>::WORDS; i += 4) {
             const uint4 *quad = reinterpret_cast<const uint4 *>(row.data + 4 * i);
-            uint4 v = ONCE ? load_streaming(quad) : __ldg(quad);
+            uint4 v = ONCE ? load_streaming(quad) : load_read_only(quad);
             to->word[i] = v.x;
             to->word[i + 1] = v.y;
             to->word[i + 2] = v.z;
             to->word[i + 3] = v.w;
         }
     }
-    to->scale = T == DTYPE_BF16 ? 0 : __ldg(row.scale);
+    to->scale = T == DTYPE_BF16 ? 0 : load_read_only(row.scale);
 }
 
 /* 2^(code - 127) twice, as bf16; NaN's code 255 reads as infinity. */

@@ -130,54 +130,85 @@ void cuda_index_quantize(struct backend *backend, const struct index_quantize_op
 
 /* ---- entries of the caches ---- */
 
-#define STORE_THREADS 128
+#define STORE_THREADS_MAX 256
 
-/* FP4 with E4M3 scales per 16: d/2 bytes of codes, then d/16 of scales. */
-__device__ void store_main(const uint16_t *latent, int32_t dim, uint8_t *record) {
-    for (int32_t first = 0; first < dim / 8; first += STORE_THREADS) {
-        int32_t item = first + (int32_t)threadIdx.x;
-        bool live = item < dim / 8;
-        struct eight values = load_eight(latent + 8 * (live ? item : 0));
-        uint8_t scale = main_group_scale(largest_of_lanes(largest_of(&values), 2));
-        if (live) {
-            store_bytes(record + 4 * item, encode_main(&values, scale), 4);
-            if (item % 2 == 0) {
-                record[dim / 2 + item / 2] = scale;
-            }
+/* Where an entry's two records go: main KV as FP4 with E4M3 scales per 16, d/2 bytes of codes, then d/16 of
+ * scales; the index key. */
+struct entry_places {
+    uint8_t *main, *index_codes, *index_scales;
+};
+
+/* Item i of a row: eight channels of the latent, behind those eight of the key. Both have a multiple of four
+ * items: lanes that share a scale are of one kind. All lanes of a warp call it. */
+__device__ __forceinline__ void store_item(
+    const struct entry_store_op *op, struct entry_places to, struct eight values, int32_t item
+) {
+    int32_t mains = op->dim / 8;
+    float largest = largest_of_lanes(largest_of(&values), 2);
+    float of_four = fmaxf(largest, __shfl_xor_sync(0xffffffffU, largest, 2));
+    if (item < mains) {
+        uint8_t scale = main_group_scale(largest);
+        store_bytes(to.main + 4 * item, encode_main(&values, scale), 4);
+        if (item % 2 == 0) {
+            to.main[op->dim / 2 + item / 2] = scale;
+        }
+    } else if (item < mains + op->index_dim / 8) {
+        item -= mains;
+        uint8_t scale = mxfp4_group_scale(of_four);
+        store_bytes(to.index_codes + 4 * item, encode_mxfp4(&values, scale), 4);
+        if (item % 4 == 0) {
+            to.index_scales[item / 4] = scale;
         }
     }
 }
 
+__device__ __forceinline__ struct eight
+load_item(const struct entry_store_op *op, int32_t row, int32_t item) {
+    int32_t mains = op->dim / 8;
+    int32_t key = min(item - mains, op->index_dim / 8 - 1); // behind the last one: anything
+    const uint16_t *from = item < mains ? op->latent + (size_t)row * (size_t)op->dim + 8 * item
+                                        : op->key + (size_t)row * (size_t)op->index_dim + 8 * key;
+    return load_eight(from);
+}
+
 /* A block per row; rows of no segment, those that complete no entry and those below the write floor
- * have nothing to do. */
-__global__ void __launch_bounds__(STORE_THREADS)
+ * have nothing to do. What follows from the row's number alone is on its way at once. */
+__global__ void __launch_bounds__(STORE_THREADS_MAX)
     entry_store_kernel(struct mark mark, struct entry_store_op op) {
     MARK(mark);
     int32_t row = (int32_t)blockIdx.x;
+    struct eight values = load_item(&op, row, (int32_t)threadIdx.x);
+    int32_t guess = min(row, op.segments.count - 1); // right when sequences decode
+    uint8_t *const *blocks = op.views[guess].blocks;
+    int32_t write_floor = op.views[guess].write_floor;
     int32_t s = segment_of(op.segments.device, op.segments.count, row);
     if (s < 0) {
         return;
     }
+    if (s != guess) {
+        blocks = op.views[s].blocks;
+        write_floor = op.views[s].write_floor;
+    }
     const struct row_segment *segment = &op.segments.device[s];
-    const struct sequence_view *view = &op.views[s];
     const struct kv_source_layout *source = &op.source;
     int32_t position = segment->position + row - segment->row;
-    if ((position + 1) % source->ratio != 0 || position < view->write_floor) {
+    if ((position + 1) % source->ratio != 0 || position < write_floor) {
         return;
     }
     int32_t entry = position / source->ratio;
     size_t at = (size_t)(entry % source->entries);
-    uint8_t *block = view->blocks[entry / source->entries];
-    const uint16_t *latent = op.latent + (size_t)row * (size_t)op.dim;
-    store_main(latent, op.dim, block + source->main_offset + at * source->main_record_bytes);
-    for (int32_t first = 0; first < op.index_dim / 8; first += STORE_THREADS) {
-        store_mxfp4(
-            op.key + (size_t)row * (size_t)op.index_dim,
-            op.index_dim,
-            block + source->index_code_offset + at * (size_t)(op.index_dim / 2),
-            block + source->index_scale_offset + at * (size_t)(op.index_dim / 32),
-            first
-        );
+    uint8_t *block = blocks[entry / source->entries];
+    struct entry_places to = {
+        block + source->main_offset + at * source->main_record_bytes,
+        block + source->index_code_offset + at * (size_t)(op.index_dim / 2),
+        block + source->index_scale_offset + at * (size_t)(op.index_dim / 32)};
+    int32_t items = (op.dim + op.index_dim) / 8;
+    for (int32_t first = 0; first < items; first += (int32_t)blockDim.x) {
+        int32_t item = first + (int32_t)threadIdx.x;
+        if (first > 0) {
+            values = load_item(&op, row, item);
+        }
+        store_item(&op, to, values, item);
     }
 }
 
@@ -185,6 +216,8 @@ void cuda_entry_store(struct backend *backend, const struct entry_store_op *op) 
     struct cuda *cuda = cuda_of(backend);
     if (op->segments.rows > 0) {
         unsigned rows = (unsigned)op->segments.rows;
-        CUDA_LAUNCH(cuda, CUDA_OP_ENTRY_STORE, entry_store_kernel, rows, STORE_THREADS, 0, *op);
+        unsigned all = row_threads((op->dim + op->index_dim) / 8);
+        unsigned threads = all < STORE_THREADS_MAX ? all : STORE_THREADS_MAX;
+        CUDA_LAUNCH(cuda, CUDA_OP_ENTRY_STORE, entry_store_kernel, rows, threads, 0, *op);
     }
 }

@@ -57,11 +57,11 @@ collapse_eight(const uint16_t *x, const float *mix, int32_t streams, size_t dim)
     for (int i = 0; i < 8; i++) {
         sum.v[i] = __fmul_rn(mix[0], sum.v[i]);
     }
-    auto add = [&](uint4 more, float factor) {
+    auto add = [&](uint4 more, float times) {
         struct eight from = unpack_eight(more);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(factor, from.v[i]));
+            sum.v[i] = __fadd_rn(sum.v[i], __fmul_rn(times, from.v[i]));
         }
     };
 #pragma unroll
@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
     uint16_t *collapsed = op.collapsed == NULL ? NULL : op.collapsed + row * stride;
     int32_t own = (int32_t)threadIdx.x;
     uint4 first = make_uint4(0, 0, 0, 0);
-    uint4 weight = first;
+    // It comes while the streams do, and waits where it takes no registers.
+    __shared__ uint4 weights[ROW_THREADS_MAX];
+    copy_async16(&weights[own], op.weight + 8 * min(own, op.dim / 8 - 1), true);
+    copy_async_commit();
     float squares = 0.0F;
     for (int32_t item = own; item < op.dim / 8; item += (int32_t)blockDim.x) {
         uint4 u = collapse_eight(x + 8 * item, mix, op.streams, dim);
-        if (item == own) {
-            weight = load_raw(op.weight + 8 * item); // before a store: it would wait for that
-        }
         struct eight value = unpack_eight(u);
         squares = add_squares(&value, squares);
         if (collapsed != NULL) {
@@ -110,8 +110,9 @@ __global__ void __launch_bounds__(ROW_THREADS_MAX, 2)
     }
     block_sum<1>(&squares);
     float factor = mean_factor(squares, op.dim, op.norm_eps);
+    copy_async_wait<0>();
     if (own < op.dim / 8) {
-        store_normed(normed + 8 * own, first, weight, factor);
+        store_normed(normed + 8 * own, first, weights[own], factor);
     }
     for (int32_t item = own + (int32_t)blockDim.x; item < op.dim / 8; item += (int32_t)blockDim.x) {
         uint4 u = load_raw(normed + 8 * item);

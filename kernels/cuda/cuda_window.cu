@@ -75,36 +75,50 @@ __device__ __forceinline__ uint16_t pool_pair(float kv0, float score0, float kv1
     return bf16_encode(__fadd_rn(first, second));
 }
 
+#define POOL_THREADS_MAX 512 /* a channel each at the release's width */
+
 /* A block per row. The first row of a segment is the one that may read the pending pair, so its
- * block writes the new one too: each thread reads and then writes its own channels. */
-__global__ void __launch_bounds__(THREADS)
+ * block writes the new one too: each thread reads and then writes its own channels. A row on its way takes
+ * as long as its round trips to memory: all that follows from its number comes in the first. */
+__global__ void __launch_bounds__(POOL_THREADS_MAX)
     pool_kernel(struct mark mark, struct compress_pool_op op) {
     MARK(mark);
     int32_t row = (int32_t)blockIdx.x;
+    size_t dim = (size_t)op.dim;
+    const float *kv = op.kv + (size_t)row * dim;
+    const float *score = op.score + (size_t)row * dim;
+    size_t first = min((size_t)threadIdx.x, dim - 1);
+    float own_kv = kv[first];
+    float own_score = score[first];
+    int32_t guess = min(row, op.segments.count - 1); // right when sequences decode
+    float *pending = op.views[guess].pending;
     int32_t s = segment_of(op.segments.device, op.segments.count, row);
     if (s < 0) {
         return;
+    }
+    if (s != guess) {
+        pending = op.views[s].pending;
     }
     const struct row_segment *segment = &op.segments.device[s];
     bool is_first = row == segment->row;
     bool is_odd = (segment->position + row - segment->row) % 2 != 0;
     int32_t last = segment->row + segment->count - 1;
     bool leaves_pending = is_first && (segment->position + segment->count - 1) % 2 == 0;
-    size_t dim = (size_t)op.dim;
-    const float *kv = op.kv + (size_t)row * dim;
-    const float *score = op.score + (size_t)row * dim;
-    float *pending = op.views[s].pending;
-    for (size_t i = threadIdx.x; i < dim; i += THREADS) {
+    for (size_t i = threadIdx.x; i < dim; i += blockDim.x) {
+        if (i != threadIdx.x) {
+            own_kv = kv[i];
+            own_score = score[i];
+        }
         uint16_t latent = 0;
-        if (is_odd && is_first) {
-            latent = pool_pair(pending[i], pending[dim + i], kv[i], score[i]);
-        } else if (is_odd) {
-            latent = pool_pair((kv - dim)[i], (score - dim)[i], kv[i], score[i]);
+        if (is_odd) {
+            float before_kv = is_first ? pending[i] : (kv - dim)[i];
+            float before_score = is_first ? pending[dim + i] : (score - dim)[i];
+            latent = pool_pair(before_kv, before_score, own_kv, own_score);
         }
         op.latent[(size_t)row * dim + i] = latent;
         if (leaves_pending) {
-            pending[i] = op.kv[(size_t)last * dim + i];
-            pending[dim + i] = op.score[(size_t)last * dim + i];
+            pending[i] = last == row ? own_kv : op.kv[(size_t)last * dim + i];
+            pending[dim + i] = last == row ? own_score : op.score[(size_t)last * dim + i];
         }
     }
 }
@@ -112,8 +126,10 @@ __global__ void __launch_bounds__(THREADS)
 void cuda_compress_pool(struct backend *backend, const struct compress_pool_op *op) {
     struct cuda *cuda = cuda_of(backend);
     int32_t rows = op->segments.rows;
+    int32_t whole = (op->dim + WARP - 1) / WARP * WARP;
+    unsigned threads = (unsigned)(whole < POOL_THREADS_MAX ? whole : POOL_THREADS_MAX);
     if (rows > 0) {
-        CUDA_LAUNCH(cuda, CUDA_OP_COMPRESS_POOL, pool_kernel, (unsigned)rows, THREADS, 0, *op);
+        CUDA_LAUNCH(cuda, CUDA_OP_COMPRESS_POOL, pool_kernel, (unsigned)rows, threads, 0, *op);
     }
 }
 

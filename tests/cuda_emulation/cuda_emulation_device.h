@@ -5,6 +5,10 @@
 
 #define DYNAMIC_SHARED(name) unsigned char *const name = cuda_emulation_dynamic_shared()
 
+/* Kernels run one after another here. */
+static inline void follow(void) {
+}
+
 #define MARK(mark)                                                                                 \
     do {                                                                                           \
         if (threadIdx.x + blockIdx.x + blockIdx.y + blockIdx.z == 0) {                             \
@@ -60,6 +64,10 @@ static inline uint32_t cuda_emulation_bf16_multiply(uint32_t a, uint32_t b) {
 static inline uint32_t bf16x2_multiply(uint32_t a, uint32_t b) {
     return cuda_emulation_bf16_multiply(a >> 16, b >> 16) << 16 |
            cuda_emulation_bf16_multiply(a & 0xffffU, b & 0xffffU);
+}
+
+template <typename T> static inline T load_read_only(const T *from) {
+    return *from;
 }
 
 static inline uint4 load_streaming(const void *from) {

@@ -249,6 +249,51 @@ static void large_transfers_arrive(void **state) {
     backend_close(backend);
 }
 
+static result refuse_host(struct backend *backend, size_t bytes, void **out, struct error *error) {
+    (void)backend;
+    (void)out;
+    FAIL(error, MEMORY, "no %zu bytes of pinned memory", bytes);
+}
+
+/* Straight into pinned memory, not by way of the halves; where it is refused the bytes come all the same. */
+static void staging_is_pinned_or_says_why(void **state) {
+    (void)state;
+    struct backend *backend = open_backend();
+    struct backend refusing = *backend;
+    refusing.allocate_host = refuse_host;
+    size_t bytes = 2 * CUDA_DOWNLOAD_BYTES + 12345;
+    unsigned char *half = cuda_of(backend)->host->download[0];
+    unsigned char *device = (unsigned char *)take(backend, bytes);
+    for (int round = 0; round < 2; round++) {
+        bool is_refused = round == 1;
+        struct error error = {};
+        struct error refusal = {};
+        struct backend_staging staging = {};
+        struct backend *from = is_refused ? &refusing : backend;
+        assert_true(is_ok(backend_staging_take(from, bytes, &staging, &refusal, &error)));
+        unsigned char *got = (unsigned char *)staging.memory;
+        assert_int_equal(staging.is_pinned, !is_refused);
+        assert_int_equal(strstr(refusal.message, "pinned memory") != NULL, is_refused);
+        assert_int_equal(got[bytes - 1], 0);
+        memset(got, round + 1, bytes);
+        backend->upload(backend, device, got, bytes);
+        memset(got, 0x55, bytes);
+        memset(half, 0x66, CUDA_DOWNLOAD_BYTES);
+        backend->download(backend, got + 7, device + 7, bytes - 7);
+        assert_int_equal(half[0], is_refused ? round + 1 : 0x66);
+        assert_int_equal(got[6], 0x55);
+        for (size_t i = 7; i < bytes; i++) {
+            assert_int_equal(got[i], round + 1);
+        }
+        backend_staging_release(from, &staging);
+        assert_null(staging.memory);
+        backend_staging_release(from, &staging);
+    }
+    must_run(backend);
+    backend->release(backend, device);
+    backend_close(backend);
+}
+
 /* Thousands of small ones, each before the op that reads it: the ring goes round several times. */
 static void small_uploads_stay_in_the_order_of_the_ops(void **state) {
     (void)state;
@@ -497,6 +542,7 @@ int main(void) {
         cmocka_unit_test(opening_needs_memory_for_scratch),
         cmocka_unit_test(memory_is_zeroed_and_counted),
         cmocka_unit_test(too_much_memory_is_refused_with_numbers),
+        cmocka_unit_test(staging_is_pinned_or_says_why),
         cmocka_unit_test(large_transfers_arrive),
         cmocka_unit_test(small_uploads_stay_in_the_order_of_the_ops),
         cmocka_unit_test(steps_are_replayed_with_what_memory_holds_then),
