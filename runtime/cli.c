@@ -20,6 +20,7 @@ const struct cli_command *const cli_commands[] = {
     &command_sessions_diff,
     &command_sessions_rewind,
     &command_sessions_undo,
+    &command_sessions_prune,
     &command_cache_show,
     &command_cache_verify,
     &command_cache_evict,
@@ -410,6 +411,17 @@ bool cli_print(struct view text) {
         return false;
     }
     return true;
+}
+
+result cli_put_bytes(struct buffer *out, uint64_t bytes, struct error *error) {
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    while (value >= 1024.0 && unit + 1 < COUNT_OF(units)) {
+        value /= 1024.0;
+        unit++;
+    }
+    return buffer_append_format(out, error, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
 }
 
 /* ---- parsing -------------------------------------------------------------------------------- */

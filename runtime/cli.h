@@ -108,11 +108,19 @@ cli_input(const char *word, bool word_is_path, struct buffer *out, struct error 
 /* Writes to standard output, to a terminal with controls and marks of direction as escapes; false when that
  * failed (said on standard error). */
 bool cli_print(struct view text);
+/* "3.2 GiB" */
+MUST_CHECK result cli_put_bytes(struct buffer *out, uint64_t bytes, struct error *error);
+/* The state directory: what --state names, else the user's configuration, else the usual place; `make`: the
+ * directory that it lies in is made. Expected errors: INVALID_INPUT (also a broken configuration), NOT_FOUND
+ * (no home). */
+MUST_CHECK result cli_state(
+    const struct cli_arguments *arguments, bool make, struct buffer *out, struct error *error
+);
 
 /* ---- the commands, by file ---- */
 extern const struct cli_command command_run;
 extern const struct cli_command command_sessions_list, command_sessions_show, command_sessions_fork,
-    command_sessions_diff, command_sessions_rewind, command_sessions_undo;
+    command_sessions_diff, command_sessions_rewind, command_sessions_undo, command_sessions_prune;
 extern const struct cli_command command_cache_show, command_cache_verify, command_cache_evict,
     command_cache_export, command_cache_import;
 extern const struct cli_command command_model_inspect, command_model_tokens, command_model_render,

@@ -25,7 +25,7 @@ static result cache_directory(
     const struct cli_arguments *arguments, bool make, struct buffer *out, struct error *error
 ) {
     CLEANUP(buffer_deinit) struct buffer state = {0};
-    TRY(path_state(cli_value(arguments, "state"), make, &state, error));
+    TRY(cli_state(arguments, make, &state, error));
     if (make && mkdir(buffer_text(&state), 0700) != 0 && errno != EEXIST) {
         int code = errno;
         FAIL_FOREIGN(
@@ -94,18 +94,6 @@ static const struct cli_option show_options[] = {
     {"json", 0, NULL, "one JSON object a line"},
 };
 
-/* "3.2 GiB" */
-static result put_bytes(struct buffer *out, uint64_t bytes, struct error *error) {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-    double value = (double)bytes;
-    size_t unit = 0;
-    while (value >= 1024.0 && unit + 1 < COUNT_OF(units)) {
-        value /= 1024.0;
-        unit++;
-    }
-    return buffer_append_format(out, error, unit == 0 ? "%.0f %s" : "%.1f %s", value, units[unit]);
-}
-
 /* "5 min" since a time; a clock that went back makes it 0. */
 static result put_age(struct buffer *out, int64_t then_ms, struct error *error) {
     const struct clock clock = clock_real();
@@ -128,9 +116,9 @@ show_blocks(struct buffer *out, const struct kv_files_folder *folder, struct err
         folder->block_bytes,
         folder->tokens
     ));
-    TRY(put_bytes(out, folder->bytes, error));
+    TRY(cli_put_bytes(out, folder->bytes, error));
     TRY(buffer_append_text(out, " on disk, of ", error));
-    TRY(put_bytes(out, folder->bytes_max, error));
+    TRY(cli_put_bytes(out, folder->bytes_max, error));
     TRY(buffer_append_format(out, error, ", in %" PRId64 " segments\n", folder->segments));
     if (folder->blocks > 0) {
         TRY(buffer_append_text(out, "  oldest ", error));
@@ -145,7 +133,7 @@ show_blocks(struct buffer *out, const struct kv_files_folder *folder, struct err
         ));
     }
     TRY(buffer_append_text(out, "  written within the last hour: ", error));
-    TRY(put_bytes(out, folder->hour_bytes, error));
+    TRY(cli_put_bytes(out, folder->hour_bytes, error));
     return buffer_append_format(
         out,
         error,
@@ -246,9 +234,9 @@ show_total(struct buffer *out, const struct kv_files_list *list, struct error *e
         return OK;
     }
     TRY(buffer_append_text(out, "all: ", error));
-    TRY(put_bytes(out, bytes, error));
+    TRY(cli_put_bytes(out, bytes, error));
     TRY(buffer_append_text(out, " on disk, of ", error));
-    TRY(put_bytes(out, last->bytes_max, error));
+    TRY(cli_put_bytes(out, last->bytes_max, error));
     return buffer_append_format(
         out, error, " that the last run allowed, in %zu folders\n", list->count
     );

@@ -60,6 +60,19 @@ load(const struct cli_arguments *arguments, struct buffer *workspace, struct con
     return is_failed(loaded) ? cli_fail_error(loaded, &error) : STATUS_DONE;
 }
 
+result cli_state(
+    const struct cli_arguments *arguments, bool make, struct buffer *out, struct error *error
+) {
+    const char *given = cli_value(arguments, "state");
+    if (given != NULL) {
+        return path_state(given, make, out, error);
+    }
+    const struct config_options user = {.ignores_project = true};
+    CLEANUP(config_cleanup) struct config *config = NULL;
+    TRY(config_load(&user, &config, error));
+    return path_state(config->state, make, out, error);
+}
+
 /* ---- text ----------------------------------------------------------------------------------- */
 
 static result

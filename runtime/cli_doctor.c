@@ -258,7 +258,7 @@ static void look_at_missing_state(struct doctor *doctor, const char *path) {
 static void look_at_state(struct doctor *doctor) {
     CLEANUP(buffer_deinit) struct buffer state = {0};
     struct error error = {0};
-    result looked = path_state(cli_value(doctor->arguments, "state"), false, &state, &error);
+    result looked = cli_state(doctor->arguments, false, &state, &error);
     if (is_failed(looked)) {
         finding_add(doctor, "state", FINDING_BAD, "", "%s", error.message);
         return;
@@ -363,7 +363,7 @@ static void look_at_cache(struct doctor *doctor) {
     CLEANUP(buffer_deinit) struct buffer state = {0};
     CLEANUP(buffer_deinit) struct buffer cache = {0};
     struct error error = {0};
-    if (is_failed(path_state(cli_value(doctor->arguments, "state"), false, &state, &error)) ||
+    if (is_failed(cli_state(doctor->arguments, false, &state, &error)) ||
         is_failed(path_cache(buffer_text(&state), &cache, &error))) {
         return; /* said with the state */
     }

@@ -4,6 +4,7 @@
  */
 #include "cli.h"
 #include "paths.h"
+#include "retention.h"
 #include "run_config.h"
 #include "run_host.h"
 #include "run_tools.h"
@@ -14,6 +15,8 @@
 #include <inttypes.h>
 #include <sys/random.h>
 #include <unistd.h>
+
+#define RETENTION_AT_END_MS 2000 /* what a person waits at most */
 
 static const struct cli_option run_options_table[] = {
     {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
@@ -235,6 +238,43 @@ static result run_agent(
     return OK;
 }
 
+/* A quiet moment: nothing is running, and no one else can take snapshots that are recorded. A signal ends
+ * the program here as anywhere; what is left is done the next time. */
+static void keep_snapshots_bounded(struct run_host *host, const struct run_settings *settings) {
+    const struct config_size *size = &settings->config->sessions_snapshots_max;
+    const struct clock clock = clock_real();
+    const struct retention_options options = {
+        .state = buffer_text(&settings->state),
+        .store = host->store,
+        .in_use = buffer_text(&settings->snapshots),
+        .bytes_max = size->bytes,
+        .until_ms = clock_monotonic_ms(&clock) + RETENTION_AT_END_MS,
+    };
+    CLEANUP(retention_deinit) struct retention done = {0};
+    struct error error = {0};
+    uint64_t bytes = 0;
+    if (size->is_off) {
+        return;
+    }
+    result kept = retention_measure(options.state, options.until_ms, &bytes, &error);
+    if (is_ok(kept) && bytes > options.bytes_max) {
+        kept = retention_apply(&options, &done, &error);
+    }
+    if (is_failed(kept)) {
+        log_event(LOG_WARNING, "snapshots", "not_bounded", "reason=\"%s\"", error.message);
+    } else if (bytes > options.bytes_max) {
+        log_event(
+            LOG_INFO,
+            "snapshots",
+            done.is_cut ? "removed_in_part" : "removed",
+            "bytes_before=%" PRIu64 " bytes_after=%" PRIu64 " sessions=%zu",
+            done.bytes_before,
+            done.bytes_after,
+            done.loss_count
+        );
+    }
+}
+
 /* Only now the model's ids are known. */
 static result check_sampling(
     const struct run_host *host, const struct run_settings *settings, struct error *error
@@ -322,6 +362,7 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     }
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
+        keep_snapshots_bounded(host, settings);
     }
     if (is_ok(opened) && last_path != NULL) {
         opened = path_replace(last_path, buffer_view(&last_message), &error);

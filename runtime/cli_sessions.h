@@ -13,6 +13,10 @@ int sessions_open(
     struct session_store **store,
     bool *is_empty
 );
+/* Text of users, models and tools on its way to a terminal. */
+MUST_CHECK result sessions_put_text(struct buffer *out, struct view text, struct error *error);
+/* Local time to the second; "" when there is none such. */
+void sessions_time_text(int64_t milliseconds, char out[32]);
 /* Prints what was made, or why it was not; an exit status. */
 int sessions_print(result made, const struct error *error, const struct buffer *text);
 

@@ -53,15 +53,33 @@ static int branch_turn(struct branch *branch, int64_t least) {
     return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
 }
 
-/* Snapshots of the session's workspace. */
+/* Where the session's workspace is, and the store of its snapshots. */
+static result find_workspace(
+    const struct branch *branch,
+    struct buffer *directory,
+    struct buffer *snapshots,
+    struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer state = {0};
+    buffer_init(directory, BUFFER_CEILING_DEFAULT);
+    TRY(cli_state(branch->arguments, false, &state, error));
+    TRY(buffer_append(directory, branch->tree->session.begin.workspace, error));
+    return path_snapshots(buffer_text(&state), buffer_text(directory), snapshots, error);
+}
+
 static result
 open_workspace(const struct branch *branch, struct workspace **out, struct error *error) {
-    CLEANUP(buffer_deinit) struct buffer state = {0}, directory = {0}, snapshots = {0};
-    buffer_init(&directory, BUFFER_CEILING_DEFAULT);
-    TRY(path_state(cli_value(branch->arguments, "state"), false, &state, error));
-    TRY(buffer_append(&directory, branch->tree->session.begin.workspace, error));
-    TRY(path_snapshots(buffer_text(&state), buffer_text(&directory), &snapshots, error));
+    CLEANUP(buffer_deinit) struct buffer directory = {0}, snapshots = {0};
+    TRY(find_workspace(branch, &directory, &snapshots, error));
     return workspace_open(buffer_text(&directory), buffer_text(&snapshots), out, error);
+}
+
+/* The snapshots alone: the workspace may be gone. */
+static result
+open_snapshots(const struct branch *branch, struct workspace **out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer directory = {0}, snapshots = {0};
+    TRY(find_workspace(branch, &directory, &snapshots, error));
+    return workspace_open_store(buffer_text(&snapshots), out, error);
 }
 
 /* A recorded commit as libgit2's callers want it; anything else is no snapshot. */
@@ -265,11 +283,12 @@ static result diff_write(
     TRY(commit_copy(from, before, error));
     TRY(commit_copy(to, after, error));
     CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
-    TRY(open_workspace(branch, &workspace, error));
+    TRY(open_snapshots(branch, &workspace, error));
     bool stat = cli_has(branch->arguments, "stat");
     struct workspace_difference difference = {0};
-    TRY(workspace_compare(workspace, before, after, stat ? 0 : PATCH_BYTES_MAX, &difference, error)
-    );
+    result compared =
+        workspace_compare(workspace, before, after, stat ? 0 : PATCH_BYTES_MAX, &difference, error);
+    TRY(rewind_note_lost(compared, &branch->id, error));
     result made = OK;
     if (!stat && difference.patch_truncated) {
         made = error_set(

@@ -4,6 +4,7 @@
 #include "agent_history.h"
 #include "config_internal.h"
 #include "paths.h"
+#include "retention.h"
 #include "sandbox/beneath.h"
 #include <assert.h>
 #include <errno.h>
@@ -312,6 +313,7 @@ static result set_defaults(struct loading *loading, struct error *error) {
         (struct config_list){instruction_names, COUNT_OF(instruction_names)};
     config->compaction_at_percent = AGENT_HISTORY_AT_PERCENT;
     config->compaction_keep_turns = AGENT_HISTORY_KEEP_TURNS;
+    config->sessions_snapshots_max.bytes = RETENTION_BYTES_DEFAULT;
     config->terminal_markdown = true;
     TRY(config_allocate(
         loading->memory, (COUNT_OF(skill_places) + 1) * sizeof(const char *), &places, error

@@ -54,6 +54,7 @@ enum config_key {
     CONFIG_CACHE_WRITES,
     CONFIG_CACHE_MEMORY,
     CONFIG_CACHE_SNAPSHOTS,
+    CONFIG_SESSIONS_SNAPSHOTS_MAX,
     CONFIG_TERMINAL_COLOUR,
     CONFIG_TERMINAL_MARKDOWN,
     CONFIG_TRUST,
@@ -133,6 +134,7 @@ struct config {
     int64_t compaction_at_percent, compaction_keep_turns;
     struct config_size cache_disk, cache_writes, cache_memory, cache_snapshots;
     int64_t cache_hours; /* 0: the engine's default */
+    struct config_size sessions_snapshots_max;
     enum config_colour terminal_colour;
     bool terminal_markdown;
     struct config_list trust; /* absolute directories */

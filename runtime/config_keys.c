@@ -39,6 +39,7 @@ const struct config_row config_rows[CONFIG_KEY_COUNT] = {
     [CONFIG_CACHE_WRITES] = {"cache.writes", CONFIG_SIZE, CONFIG_PROJECT_NEVER, FIELD(cache_writes), 1, 0, NULL},
     [CONFIG_CACHE_MEMORY] = {"cache.memory", CONFIG_SIZE, CONFIG_PROJECT_NEVER, FIELD(cache_memory), 0, 0, NULL},
     [CONFIG_CACHE_SNAPSHOTS] = {"cache.snapshots", CONFIG_SIZE, CONFIG_PROJECT_NEVER, FIELD(cache_snapshots), 0, 0, NULL},
+    [CONFIG_SESSIONS_SNAPSHOTS_MAX] = {"sessions.snapshots_max", CONFIG_SIZE, CONFIG_PROJECT_NEVER, FIELD(sessions_snapshots_max), 0, 0, NULL},
     [CONFIG_TERMINAL_COLOUR] = {"terminal.colour", CONFIG_COLOUR_NAME, CONFIG_PROJECT_NEVER, FIELD(terminal_colour), 0, 0, "auto always never"},
     [CONFIG_TERMINAL_MARKDOWN] = {"terminal.markdown", CONFIG_BOOLEAN, CONFIG_PROJECT_NEVER, FIELD(terminal_markdown), 0, 0, NULL},
     [CONFIG_TRUST] = {"trust", CONFIG_DIRECTORIES, CONFIG_PROJECT_NEVER, FIELD(trust), 0, 0, NULL},

@@ -20,7 +20,8 @@ MUST_CHECK result path_config(struct buffer *out, struct error *error);
 MUST_CHECK result path_directory(const char *given, struct buffer *out, struct error *error);
 /* Directory of the cache on disk, in a state directory. */
 MUST_CHECK result path_cache(const char *state, struct buffer *out, struct error *error);
-/* Directory of the store that holds snapshots of a workspace. */
+/* Directory of the store that holds snapshots of a workspace: state/snapshots/DIGITS. */
+#define PATH_SNAPSHOTS_DIGITS 16
 MUST_CHECK result
 path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error);
 /* A file with these bytes in the place of what was there: whole or not at all. What is no regular file

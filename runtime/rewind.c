@@ -108,6 +108,18 @@ static result require_agent(const struct session_tree *tree, struct error *error
     return OK;
 }
 
+result rewind_note_lost(result failed, const struct session_id *session, struct error *error) {
+    return failed.code != RESULT_NOT_FOUND ? failed
+                                           : error_note(
+                                                 error,
+                                                 failed,
+                                                 "session %s: a snapshot that this needs is not "
+                                                 "there any more; the oldest go when "
+                                                 "all take more than sessions.snapshots_max",
+                                                 session->text
+                                             );
+}
+
 result rewind_to_turn(
     struct session_store *store,
     const struct session_tree *tree,
@@ -139,7 +151,9 @@ result rewind_to_turn(
         TRY(stretches_init(&stretches, &tree->agents[0], error));
         size_t from = 0;
         collect(&tree->agents[0], index, &stretches, &from);
-        TRY(workspace_undo(workspace, stretches.items + from, stretches.count - from, out, error));
+        result undone =
+            workspace_undo(workspace, stretches.items + from, stretches.count - from, out, error);
+        TRY(rewind_note_lost(undone, &tree->session.id, error));
         begin.commit_before = view_of_text(out->before);
         begin.commit_after = view_of_text(out->after);
     }
@@ -162,7 +176,8 @@ result rewind_undo(
     if (stretches.count == 0) {
         FAIL(error, NOT_FOUND, "no call of this session changed files, or all are undone");
     }
-    TRY(workspace_undo(workspace, &stretches.items[stretches.count - 1], 1, out, error));
+    result undone = workspace_undo(workspace, &stretches.items[stretches.count - 1], 1, out, error);
+    TRY(rewind_note_lost(undone, &tree->session.id, error));
     const struct session_rewind_begin begin = {
         .session = tree->session.id,
         .index = SESSION_REWIND_WORKSPACE_ONLY,

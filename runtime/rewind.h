@@ -10,6 +10,10 @@
 /* The workspace's snapshot behind a turn of the root agent: that of the last call until then. "": none. */
 struct view rewind_commit_behind(const struct session_tree *tree, int64_t index);
 
+/* A failure of the workspace as one of the session: snapshots go (retention.h). */
+MUST_CHECK result
+rewind_note_lost(result failed, const struct session_id *session, struct error *error);
+
 /* Ends the root agent's context at turn `index` (-1: before the first) and takes back what the calls
  * behind it changed. `workspace` null: files are left alone. *out is zero then. Expected errors: NOT_FOUND
  * (no such turn), INVALID_INPUT (unanswered calls; files that somebody else changed: named), LIMIT (a

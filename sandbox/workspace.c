@@ -116,6 +116,54 @@ static bool is_within(const char *path, const char *directory) {
            (strncmp(path, directory, length) == 0 && (path[length] == '\0' || path[length] == '/'));
 }
 
+/* A cache that cannot be read, cut by a full disk for example, is none: all files are read again. */
+static result open_cache(struct workspace *workspace, struct error *error) {
+    char path[PATH_BYTES_MAX + 32];
+    (void)snprintf(
+        path, sizeof path, "%s" WORKSPACE_CACHE_NAME, git_repository_path(workspace->repository)
+    );
+    if (git_index_open(&workspace->cache, path) < 0) {
+        (void)unlinkat(workspace->store_fd, WORKSPACE_CACHE_NAME, 0); // the next line tells
+        TRY_GIT(git_index_open(&workspace->cache, path), "opening the snapshot cache");
+    }
+    return OK;
+}
+
+result workspace_read_cache(struct workspace *workspace, struct error *error) {
+    bool is_gone = faccessat(workspace->store_fd, WORKSPACE_CACHE_NAME, F_OK, 0) != 0;
+    if (git_index_read(workspace->cache, is_gone) == 0) {
+        return OK;
+    }
+    git_index_free(workspace->cache);
+    workspace->cache = NULL;
+    return open_cache(workspace, error);
+}
+
+static result open_store(struct workspace *workspace, const char *store, struct error *error) {
+    if (store[0] != '/' || strlen(store) > PATH_BYTES_MAX) {
+        FAIL(error, INVALID_INPUT, "snapshot store '%.300s' must be an absolute path", store);
+    }
+    TRY(workspace_prepare_library(error));
+    TRY(open_repository(store, &workspace->repository, error));
+    CLEANUP(free_cleanup) char *real_store = realpath(store, NULL);
+    bool is_inside = real_store != NULL && workspace->directory != NULL &&
+                     is_within(real_store, workspace->directory);
+    if (real_store == NULL || is_inside) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "snapshot store '%.200s' lies in the workspace '%.200s'",
+            store,
+            is_inside ? workspace->directory : ""
+        );
+    }
+    workspace->store_fd = open(real_store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (workspace->store_fd < 0) {
+        FAIL_FOREIGN(error, IO, errno, "snapshot store '%.300s': %s", store, strerror(errno));
+    }
+    return open_cache(workspace, error);
+}
+
 static result open_parts(
     struct workspace *workspace, const char *directory, const char *store, struct error *error
 ) {
@@ -135,33 +183,12 @@ static result open_parts(
             error, INVALID_INPUT, errno, "workspace '%.300s': %s", directory, strerror(errno)
         );
     }
-    if (store[0] != '/' || strlen(store) > PATH_BYTES_MAX) {
-        FAIL(error, INVALID_INPUT, "snapshot store '%.300s' must be an absolute path", store);
-    }
-    TRY(workspace_prepare_library(error));
-    TRY(open_repository(store, &workspace->repository, error));
-    CLEANUP(free_cleanup) char *real_store = realpath(store, NULL);
-    if (real_store == NULL || is_within(real_store, workspace->directory)) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "snapshot store '%.200s' lies in the workspace '%.200s'",
-            store,
-            workspace->directory
-        );
-    }
-    workspace->store_fd = open(real_store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (workspace->store_fd < 0) {
-        FAIL_FOREIGN(error, IO, errno, "snapshot store '%.300s': %s", store, strerror(errno));
-    }
+    TRY(open_store(workspace, store, error));
     TRY(open_repository(store, &workspace->ignore, error));
     TRY_GIT(
         git_repository_set_workdir(workspace->ignore, workspace->directory, 0),
         "attaching the workspace"
     );
-    char cache[PATH_BYTES_MAX + 32];
-    (void)snprintf(cache, sizeof cache, "%s/" WORKSPACE_CACHE_NAME, real_store);
-    TRY_GIT(git_index_open(&workspace->cache, cache), "opening the snapshot cache");
     return OK;
 }
 
@@ -174,22 +201,40 @@ static result check_store(const char *directory, const char *store, struct error
     return OK;
 }
 
+static struct workspace *workspace_create(void) {
+    struct workspace *workspace = calloc(1, sizeof *workspace);
+    if (workspace != NULL) {
+        workspace->root_fd = workspace->store_fd = -1;
+        atomic_init(&workspace->until_ms, INT64_MAX);
+    }
+    return workspace;
+}
+
 result workspace_open(
     const char *directory, const char *store, struct workspace **out, struct error *error
 ) {
     TRY(check_store(directory, store, error));
-    struct workspace *workspace = calloc(1, sizeof *workspace);
+    CLEANUP(workspace_cleanup) struct workspace *workspace = workspace_create();
     if (workspace == NULL) {
         FAIL(error, MEMORY, "no memory for a workspace");
     }
-    workspace->root_fd = workspace->store_fd = -1;
-    atomic_init(&workspace->until_ms, INT64_MAX);
-    result opened = open_parts(workspace, directory, store, error);
-    if (is_failed(opened)) {
-        workspace_close(workspace);
-        return opened;
+    TRY(open_parts(workspace, directory, store, error));
+    *out = TAKE(workspace);
+    return OK;
+}
+
+result workspace_open_store(const char *store, struct workspace **out, struct error *error) {
+    char objects[PATH_BYTES_MAX + 16];
+    int length = snprintf(objects, sizeof objects, "%s/objects", store);
+    if (length < 0 || (size_t)length >= sizeof objects || access(objects, F_OK) != 0) {
+        FAIL(error, NOT_FOUND, "there is no snapshot store '%.300s'", store);
     }
-    *out = workspace;
+    CLEANUP(workspace_cleanup) struct workspace *workspace = workspace_create();
+    if (workspace == NULL) {
+        FAIL(error, MEMORY, "no memory for a snapshot store");
+    }
+    TRY(open_store(workspace, store, error));
+    *out = TAKE(workspace);
     return OK;
 }
 
@@ -375,7 +420,7 @@ static bool is_ignored(const struct walk *walk, const char *path, bool is_direct
     return git_ignore_path_is_ignored(&ignored, walk->workspace->ignore, text) == 0 && ignored != 0;
 }
 
-static result check_time(const struct workspace *workspace, struct error *error) {
+result workspace_check_time(const struct workspace *workspace, struct error *error) {
     int64_t until_ms = atomic_load_explicit(&workspace->until_ms, memory_order_relaxed);
     if (until_ms == INT64_MAX) {
         return OK;
@@ -390,7 +435,7 @@ static result check_time(const struct workspace *workspace, struct error *error)
 static result look_at(
     struct walk *walk, int directory, const char *parent, const char *name, struct error *error
 ) {
-    TRY(check_time(walk->workspace, error));
+    TRY(workspace_check_time(walk->workspace, error));
     char path[PATH_BYTES_MAX];
     int length = snprintf(path, sizeof path, "%s%s%s", parent, parent[0] != '\0' ? "/" : "", name);
     struct stat about;
@@ -440,6 +485,7 @@ static result visit(struct walk *walk, const char *path, struct error *error) {
 
 static result scan(struct walk *walk, git_oid *tree, struct error *error) {
     struct workspace *workspace = walk->workspace;
+    TRY(workspace_read_cache(workspace, error));
     TRY_GIT(git_index_new(&walk->found), "snapshot");
     TRY(push_directory(walk, "", error));
     char path[PATH_BYTES_MAX];
@@ -527,7 +573,9 @@ result workspace_take_snapshot(
     buffer_init(&walk.directories, PENDING_BYTES_MAX);
     git_oid tree;
     git_oid commit;
+    ASSERT(workspace->root_fd >= 0);
     TRY(workspace_store_lock(workspace, error));
+    workspace_store_grows(workspace);
     result stored = scan(&walk, &tree, error);
     if (is_ok(stored)) {
         stored = commit_tree(workspace, &tree, message, &commit, error);

@@ -20,6 +20,10 @@ struct workspace;
 MUST_CHECK result workspace_open(
     const char *directory, const char *store, struct workspace **out, struct error *error
 );
+/* The store alone, whose tree may be gone: to measure, collect and compare. Expected errors: NOT_FOUND
+ * (there is none), IO. */
+MUST_CHECK result
+workspace_open_store(const char *store, struct workspace **out, struct error *error);
 void workspace_close(struct workspace *workspace);
 void workspace_cleanup(struct workspace **workspace); /* for CLEANUP */
 
@@ -45,25 +49,59 @@ MUST_CHECK result workspace_take_snapshot(
  * `until_ms`; INT64_MAX (the beginning) for no limit. Thread: any, at any time. */
 void workspace_limit_time(struct workspace *workspace, int64_t until_ms);
 
-struct workspace_collected {
-    uint64_t bytes_before; /* of the store's objects on disk */
-    uint64_t bytes_after;
-    size_t removed;
-    size_t missing; /* pins that the store does not have */
+/* Bytes that a store's objects take on the disk. Kept in the store until the next snapshot, so that asking
+ * again costs a file. Expected errors: NOT_FOUND (no store), LIMIT (another process uses the store),
+ * TIMEOUT (at `until_ms`, as workspace_limit_time). */
+MUST_CHECK result
+workspace_measure(const char *store, int64_t until_ms, uint64_t *bytes, struct error *error);
+
+#define WORKSPACE_NOT_THERE UINT64_MAX
+
+struct workspace_weight {
+    uint64_t bytes; /* of the store's objects on disk */
+    uint64_t fixed; /* of these, what the latest snapshot and the next one need */
 };
 
-#define WORKSPACE_COLLECT_AGE_S 3600
-
-/* Removes what neither a pinned snapshot nor the latest one needs: pins [count] are all commits that
- * a session still refers to; the others are no longer found afterwards. Objects younger than
- * `age_s` (usually WORKSPACE_COLLECT_AGE_S) stay, for a snapshot that another process has just taken
- * and not recorded. Removes nothing when a pinned snapshot cannot be read in full. Expected errors:
- * MEMORY, IO, LIMIT (another process uses the store). */
-MUST_CHECK result workspace_collect(
+/* pins [count] are snapshots, those first that are to stay longest. bytes[i] receives what a pin needs
+ * beside those before it and the fixed part, WORKSPACE_NOT_THERE for one that the store does not have.
+ * Expected errors: as workspace_collect. */
+MUST_CHECK result workspace_weigh(
     struct workspace *workspace,
     const char *const *pins,
     size_t count,
-    int64_t age_s,
+    uint64_t *bytes,
+    struct workspace_weight *out,
+    struct error *error
+);
+
+#define WORKSPACE_COLLECT_AGE_S 3600
+
+struct workspace_collect_options {
+    const char *const *pins; /* [count] snapshots that a session refers to */
+    size_t count;
+    size_t keep; /* the first ones stay; those behind go, before anything that they need */
+    int64_t
+        age_s; /* snapshots younger than this stay, pinned or not: another process may have taken
+                        * one and not recorded it (WORKSPACE_COLLECT_AGE_S); 0: there is none */
+    bool drops_latest; /* the latest one goes too, unless it is pinned */
+    bool is_trial;     /* says what would go */
+};
+
+struct workspace_collected {
+    uint64_t bytes_before; /* of the store's objects on disk */
+    uint64_t bytes_after;
+    size_t removed; /* files */
+    size_t missing; /* of those to keep: the store does not have them */
+    size_t damaged; /* of those to keep: not whole; what there is of them stays */
+    bool is_cut;    /* there was no time for all (workspace_limit_time); the next one goes on */
+};
+
+/* Removes what neither a pinned snapshot nor the latest one needs. A snapshot that goes is not found any
+ * more from the first moment on, so that one that was interrupted leaves none of which a part is gone.
+ * Expected errors: MEMORY, IO, TIMEOUT (nothing was removed), LIMIT (another process uses the store). */
+MUST_CHECK result workspace_collect(
+    struct workspace *workspace,
+    const struct workspace_collect_options *options,
     struct workspace_collected *out,
     struct error *error
 );
@@ -103,7 +141,7 @@ void workspace_difference_deinit(struct workspace_difference *difference);
 /* Makes the tree what it was at `commit`: changed and deleted files come back, new files that a
  * snapshot would hold go; ignored and skipped ones stay. Takes a snapshot of the present state
  * first (`before`, may be null). Holds the lock that a sandboxed command in the same workspace
- * holds. Expected errors: NOT_FOUND (no such snapshot), LIMIT (a command runs there), INVALID_INPUT
+ * holds. Expected errors: NOT_FOUND (no such snapshot, or not whole: nothing was changed), LIMIT (a command runs there), INVALID_INPUT
  * (ignored or skipped files stand where files of the snapshot were: named, nothing was changed), IO
  * (the message names the snapshot of before). */
 MUST_CHECK result workspace_restore(

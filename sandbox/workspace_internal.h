@@ -1,5 +1,5 @@
-/* Between workspace.c (snapshots), workspace_undo.c (the way back), workspace_store.c (the store on disk) and
- * worktree*.c (copies). Internal to sandbox/. Thread: one at a time per object.
+/* Between workspace.c (snapshots), workspace_undo.c (the way back), workspace_store.c (the store on disk),
+ * workspace_collect.c (what goes from it) and worktree*.c (copies). Internal to sandbox/. Thread: one at a time per object.
  */
 #ifndef HEARTH_SANDBOX_WORKSPACE_INTERNAL_H
 #define HEARTH_SANDBOX_WORKSPACE_INTERNAL_H
@@ -8,11 +8,13 @@
 
 #include <git2.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 struct workspace {
-    char *directory;
+    char *directory; /* null: the store alone is open, as root_fd and ignore */
     int root_fd;
     int store_fd;               /* directory; locked while objects are written or removed */
+    int lock_depth;             /* of workspace_store_lock */
     git_repository *repository; /* bare: attributes of the tree do not influence comparisons */
     git_repository *ignore;     /* the same store with the tree attached, for .gitignore alone */
     git_index *cache;
@@ -47,11 +49,37 @@ static inline void blob_cleanup(git_blob **blob) {
 
 #define WORKSPACE_SNAPSHOT_REFERENCE "refs/heads/snapshots" /* the latest one */
 #define WORKSPACE_CACHE_NAME         "stat-cache"
+#define WORKSPACE_OBJECTS_MAX        ((size_t)1 << 25) /* a GiB of names */
 
-/* One writer of the store at a time, across processes. Released by workspace_store_unlock. Expected
- * errors: LIMIT, TIMEOUT (see workspace_limit_time), IO. */
+/* One writer of the store at a time, across processes. May be taken again by who holds it; released as
+ * often by workspace_store_unlock. Expected errors: LIMIT, TIMEOUT (see workspace_limit_time), IO. */
 MUST_CHECK result workspace_store_lock(struct workspace *workspace, struct error *error);
 void workspace_store_unlock(struct workspace *workspace);
+
+/* For CLEANUP, behind a workspace_store_lock that worked. */
+static inline void store_lock_cleanup(struct workspace **workspace) {
+    workspace_store_unlock(*workspace);
+}
+
+/* With the lock: what workspace_measure knows no longer holds. */
+void workspace_store_grows(struct workspace *workspace);
+/* With the lock: what it is to know. */
+void workspace_store_has(struct workspace *workspace, uint64_t bytes);
+
+/* A regular file in objects/00 to ff; `id` null: not an object, what a killed writer left. */
+typedef result (*store_visit
+)(void *context, const char *name, const git_oid *id, const struct stat *about, struct error *error
+);
+MUST_CHECK result workspace_store_visit(
+    struct workspace *workspace, store_visit visit, void *context, struct error *error
+);
+
+/* With the lock: the cache as another process left it, which may have removed objects that only an older
+ * one names. */
+MUST_CHECK result workspace_read_cache(struct workspace *workspace, struct error *error);
+
+/* Expected errors: TIMEOUT. */
+MUST_CHECK result workspace_check_time(const struct workspace *workspace, struct error *error);
 
 /* The tree of a snapshot. Expected errors: NOT_FOUND. */
 MUST_CHECK result workspace_find_tree(

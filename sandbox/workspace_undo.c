@@ -148,12 +148,29 @@ static result refuse_obstacles(const struct obstacles *obstacles, struct error *
     return OK;
 }
 
+/* A snapshot whose content is gone in part is noticed before anything is changed. */
+static result check_content(
+    struct workspace *workspace, const git_oid *id, const char *path, struct error *error
+) {
+    git_odb *objects = NULL;
+    TRY_GIT(git_repository_odb(&objects, workspace->repository), "opening the snapshot store");
+    int found = git_odb_exists(objects, id);
+    git_odb_free(objects);
+    if (found == 0) {
+        FAIL(error, NOT_FOUND, "the snapshot store has lost the content of '%s'", path);
+    }
+    return OK;
+}
+
 static result check_obstacles(
-    const struct workspace *workspace, git_tree *present, git_diff *diff, struct error *error
+    struct workspace *workspace, git_tree *present, git_diff *diff, struct error *error
 ) {
     struct obstacles obstacles = {0};
     for (size_t i = 0; i < git_diff_num_deltas(diff); i++) {
         const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        if (delta->status != GIT_DELTA_DELETED) {
+            TRY(check_content(workspace, &delta->new_file.id, delta->new_file.path, error));
+        }
         if (delta->status == GIT_DELTA_ADDED &&
             is_obstructed(workspace, present, delta->new_file.path)) {
             note_obstacle(&obstacles, delta->new_file.path);
@@ -190,6 +207,10 @@ result workspace_restore(
     // The same lock as a sandboxed command's: none can start or run while files are put back.
     CLEANUP(fd_cleanup) int lock = -1;
     TRY(lock_directory(workspace->root_fd, workspace->directory, &lock, error));
+    // Nothing is collected meanwhile.
+    TRY(workspace_store_lock(workspace, error));
+    CLEANUP(store_lock_cleanup) struct workspace *locked = workspace;
+    ASSERT(locked->lock_depth > 0);
     CLEANUP(tree_cleanup) git_tree *target = NULL;
     TRY(workspace_find_tree(workspace, commit, &target, error));
     struct workspace_snapshot present;
@@ -367,7 +388,7 @@ static result merge(struct changes *changes, git_tree *present, struct error *er
 }
 
 static result check_changes(
-    const struct workspace *workspace,
+    struct workspace *workspace,
     git_tree *present,
     const struct changes *changes,
     struct error *error
@@ -375,6 +396,9 @@ static result check_changes(
     struct obstacles obstacles = {0};
     for (size_t i = 0; i < changes->count; i++) {
         const struct change *change = &changes->items[i];
+        if (change->before.mode != 0) {
+            TRY(check_content(workspace, &change->before.id, change->path, error));
+        }
         if (change->after.mode == 0 && is_obstructed(workspace, present, change->path)) {
             note_obstacle(&obstacles, change->path);
         }
@@ -409,6 +433,10 @@ result workspace_undo(
 ) {
     CLEANUP(fd_cleanup) int lock = -1;
     TRY(lock_directory(workspace->root_fd, workspace->directory, &lock, error));
+    // Nothing is collected meanwhile.
+    TRY(workspace_store_lock(workspace, error));
+    CLEANUP(store_lock_cleanup) struct workspace *locked = workspace;
+    ASSERT(locked->lock_depth > 0);
     struct workspace_undone undone = {0};
     CLEANUP(changes_deinit) struct changes changes = {0};
     TRY(collect(workspace, stretches, count, &changes, error));

@@ -440,6 +440,38 @@ MUST_CHECK result session_list_load(
 void session_list_destroy(struct session_list *list);
 void session_list_cleanup(struct session_list **list); /* for CLEANUP */
 
+#define SESSION_COMMIT_BYTES 41 /* name of a workspace snapshot and NUL */
+
+struct session_snapshot {
+    size_t session; /* index of who refers to it */
+    char commit[SESSION_COMMIT_BYTES];
+};
+
+struct session_snapshots_of {
+    struct session_id id;
+    struct view workspace;
+    int64_t used_ms; /* wall clock: when it last began or ended something */
+};
+
+/* The snapshots that sessions refer to, those first that are worth keeping longest: of the session that
+ * was used last from the newest on; of the next session the same. A snapshot may be named by several. */
+struct session_snapshots {
+    struct session_snapshot *items;
+    size_t count;
+    struct session_snapshots_of *sessions; /* all, those without snapshots too */
+    size_t session_count;
+};
+
+/* Expected errors: TIMEOUT (the monotonic clock has reached `until_ms`), CORRUPT, LIMIT. */
+MUST_CHECK result session_snapshots_load(
+    struct session_store *store,
+    int64_t until_ms,
+    struct session_snapshots **out,
+    struct error *error
+);
+void session_snapshots_destroy(struct session_snapshots *snapshots);
+void session_snapshots_cleanup(struct session_snapshots **snapshots); /* for CLEANUP */
+
 /* A full id, a unique prefix of at least SESSION_ID_PREFIX_MIN characters (either case), or
  * "last". Expected errors: NOT_FOUND, INVALID_INPUT (no id, too short, or ambiguous: two
  * candidates are named). */

@@ -25,7 +25,7 @@ HEARTH = os.path.abspath(sys.argv[1])
 MINI = ROOT / "examples" / "mini"
 COMMANDS = [
     "run", "sessions list", "sessions show", "sessions fork", "sessions diff",
-    "sessions rewind", "sessions undo", "cache show",
+    "sessions rewind", "sessions undo", "sessions prune", "cache show",
     "cache verify",
     "cache evict", "cache export", "cache import", "config path", "config", "doctor", "model inspect", "model tokens",
     "model render", "model parse", "model logits", "model synth", "model bench", "tool list",

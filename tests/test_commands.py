@@ -6,15 +6,30 @@ those of test_interactive.py.
 """
 import contextlib
 import json
+import os
+import random
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
 
 import test_cli
-from test_interactive import Session, call, say
+from test_interactive import PROGRAM, Session, call, say
 
 
 class Branching(Session):
     """A session whose contexts need not begin with the one before."""
+
+    def __init__(self, folder, state=None):
+        os.makedirs(folder, exist_ok=True)
+        super().__init__(folder)
+        self.state = state or self.state
+
+    def hearth_config(self):
+        done = subprocess.run([PROGRAM, "config", "sessions.snapshots_max"], capture_output=True, text=True,
+                              check=True, env=dict(os.environ, HEARTH_SCRIPT=str(self.folder / "script.json")))
+        return done.stdout
 
     def check_prefixes(self):
         pass
@@ -174,6 +189,131 @@ def test_budget_is_said_at_any_time():
             assert "it works" in run.wait("note")["text"]
             run.wait("idle", stop="answer")
             run.end()
+
+
+def noise(name, kilobytes=300):
+    """What does not get smaller in a store."""
+    return call(f"head -c {kilobytes}000 /dev/urandom >{name}")
+
+
+def record(one, *arguments, count=2):
+    """A session of some calls that change a file each, in an empty workspace; its id."""
+    for path in one.work.iterdir():
+        path.unlink()
+    turns = [noise(f"f{index}") for index in range(count)] + [say("done")]
+    with one.run(turns, *arguments) as run:
+        run.wait("idle")
+        begin(run, "one")
+        run.end()
+    return one.tree()["id"]
+
+
+def plain(one, *arguments):
+    """A command of its own: (exit status, output, what it says)."""
+    done = subprocess.run([PROGRAM, *arguments, "--state", str(one.state)], capture_output=True, text=True,
+                          env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")), check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def snapshot_bytes(one):
+    return sum(path.stat().st_blocks * 512 for path in (one.state / "snapshots").rglob("objects/??/*"))
+
+
+def test_the_oldest_snapshots_go_at_the_end_of_a_run():
+    test_cli.needs_sandbox()
+    with session() as one:
+        old = record(one)
+        assert snapshot_bytes(one) > 600_000
+        new = record(one, "--set", "sessions.snapshots_max=900K")
+        assert snapshot_bytes(one) <= 900 << 10, snapshot_bytes(one)
+        for command in (["undo", old], ["rewind", old, "--turn", "1"], ["diff", old]):
+            status, _, said = plain(one, "sessions", *command)
+            assert status == 5 and said.count("\n") == 1, said
+            assert old in said and "sessions.snapshots_max" in said, said
+        assert plain(one, "sessions", "show", old)[0] == 0
+        assert plain(one, "sessions", "rewind", old, "--turn", "1", "--keep-files")[0] == 0
+        # The session that was kept goes back as far as it could before.
+        assert "f1" in plain(one, "sessions", "diff", new, "--stat")[1]
+        for left in (["f0"], []):
+            assert plain(one, "sessions", "undo", new)[0] == 0
+            assert [path.name for path in one.work.iterdir()] == left
+        # One that lost its snapshots goes on, and can take back what it does from now on.
+        with one.run([noise("more"), say("again")], "--resume", old) as run:
+            run.wait("idle")
+            begin(run, "two")
+            run.send("command", command="undo")
+            assert "1 files put back" in run.wait("note")["text"]
+            run.send("command", command="undo")
+            assert "snapshots_max" in run.wait("warning")["text"]
+            run.end()
+        assert not (one.work / "more").exists()
+
+
+def test_a_run_within_the_bound_removes_nothing():
+    test_cli.needs_sandbox()
+    with session() as one:
+        old = record(one)
+        record(one)
+        record(one, "--set", "sessions.snapshots_max=off")
+        before = snapshot_bytes(one)
+        assert "4294967296" in one.hearth_config()
+        shutil.rmtree(one.work)
+        one.work.mkdir()
+        status, text, _ = plain(one, "sessions", "rewind", old, "--turn", "1", "--keep-files")
+        assert status == 0, text
+        assert "f1" in plain(one, "sessions", "diff", old, "--stat")[1]
+        assert snapshot_bytes(one) == before
+
+
+def test_prune_says_what_goes_and_lets_it_go():
+    test_cli.needs_sandbox()
+    with session() as one:
+        old = record(one)
+        other = Branching(one.folder / "other", one.state)
+        there = record(other)
+        new = record(one)
+        before = snapshot_bytes(one)
+        status, text, said = plain(one, "sessions", "prune", "--dry-run", "--max", "900K")
+        assert status == 0 and "2 workspaces" in text, text + said
+        assert old in text and there in text and new not in text, text
+        assert snapshot_bytes(one) == before
+        done = json.loads(plain(one, "sessions", "prune", "--max", "900K", "--json")[1])
+        assert [loss["id"] for loss in done["sessions"]] == [there, old], done
+        assert done["bytes_before"] == before and done["bytes_after"] == snapshot_bytes(one), done
+        assert done["bytes_after"] <= 900 << 10, done
+        assert "0 bytes" in plain(one, "sessions", "prune", "--max", "900K")[1]
+        assert plain(one, "sessions", "undo", there)[0] == 5
+        assert plain(one, "sessions", "undo", new)[0] == 0
+        # Another workspace begins anew, as it was before its first run.
+        there = record(other)
+        assert plain(one, "sessions", "undo", there)[0] == 0
+        with one.run([say("done")]) as run:
+            run.wait("idle")
+            status, _, said = plain(one, "sessions", "prune")
+            assert status == 3 and said.count("\n") == 1 and "in use" in said, said
+            assert plain(one, "sessions", "prune", "--dry-run")[0] == 0
+            run.end()
+        assert plain(one, "sessions", "prune", "--max", "x")[0] == 2
+
+
+def test_a_killed_prune_takes_nothing_from_what_stays():
+    test_cli.needs_sandbox()
+    with session() as one:
+        for _ in range(3):
+            new = record(one)
+        chance = random.Random(7)
+        command = [PROGRAM, "sessions", "prune", "--max", "900K", "--state", str(one.state)]
+        for _ in range(12):
+            # Killed at any moment: before, in and behind what it removes.
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json"))) as prune:
+                time.sleep(chance.uniform(0, 0.3))
+                prune.kill()
+            assert "f1" in plain(one, "sessions", "diff", new, "--stat")[1]
+        assert plain(one, "sessions", "prune", "--max", "900K")[0] == 0
+        assert snapshot_bytes(one) <= 900 << 10
+        assert plain(one, "sessions", "undo", new)[0] == 0
+        assert plain(one, "sessions", "undo", new)[0] == 0
 
 
 def main():

@@ -72,6 +72,23 @@ def test_text_shows_value_and_place():
         assert b"does not count" not in done.stdout
 
 
+def test_every_command_finds_the_state_of_the_configuration():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        place.write({"state": "~/elsewhere"})
+        place.script.write_text(json.dumps({"turns": [{"text": "done"}]}))
+        test_cli.check(place.hearth("run", "a task of mine"), 0)
+        assert (place.path / "elsewhere" / "sessions.db").exists()
+        for command, word in (("list", b"a task of mine"), ("show", b"a task of mine"), ("prune", b"1 workspaces")):
+            assert word in test_cli.check(place.hearth("sessions", command), 0).stdout
+        assert b"elsewhere" in place.hearth("doctor").stdout
+        test_cli.check(place.hearth("sessions", "list", "--state", str(place.path / "nowhere")), 0)
+        place.write({"stat": "x"})
+        done = place.hearth("sessions", "list")
+        assert done.returncode == 5 and b"'stat'" in done.stderr and done.stderr.count(b"\n") == 1, done
+        test_cli.check(place.hearth("sessions", "list", "--state", str(place.path / "elsewhere")), 0)
+
+
 def test_json_is_one_object_without_secrets():
     with Place() as place:
         place.write({"mcp": {"a": {"command": ["b"], "env": {"TOKEN": "sesame"}}}, "trust": [str(place.work)]})

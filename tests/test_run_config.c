@@ -117,6 +117,7 @@ static void nothing_gives_the_defaults(void **state) {
     value_is(config, CONFIG_INSTRUCTIONS_FILES, "[\"AGENTS.md\",\"CLAUDE.md\"]");
     value_is(config, CONFIG_BUDGET_TIME, "null");
     value_is(config, CONFIG_CACHE_DISK, "\"default\"");
+    value_is(config, CONFIG_SESSIONS_SNAPSHOTS_MAX, "\"4294967296\"");
     assert_int_equal(config->skills_directories.count, 4);
 }
 
@@ -141,6 +142,7 @@ static const char whole[] =
     "70,\n"
     " \"keep_turns\": 3}, \"cache\": {\"disk\": \"off\", \"hours\": 5, \"writes\": \"1G\",\n"
     " \"memory\": \"512M\", \"snapshots\": 1048576},\n"
+    " \"sessions\": {\"snapshots_max\": \"2G\"},"
     " \"terminal\": {\"colour\": \"never\", \"markdown\": false}, \"trust\": [\"/a\"]}\n";
 
 static void every_key_is_read_with_its_line(void **state) {
@@ -194,6 +196,7 @@ static void every_key_is_read_with_its_line(void **state) {
     assert_int_equal(config->cache_writes.bytes, 1 << 30);
     assert_int_equal(config->cache_memory.bytes, 512 << 20);
     assert_int_equal(config->cache_snapshots.bytes, 1 << 20);
+    assert_int_equal(config->sessions_snapshots_max.bytes, (uint64_t)2 << 30);
     assert_int_equal(config->terminal_colour, CONFIG_COLOUR_NEVER);
     assert_false(config->terminal_markdown);
 }

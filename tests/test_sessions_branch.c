@@ -97,6 +97,60 @@ static void fork_refers_to_what_it_goes_on_behind(void **state) {
     session_store_cleanup(&store);
 }
 
+static void changed_turn(
+    struct session_store *store,
+    const struct session_id *agent,
+    const char *before,
+    const char *after
+) {
+    int64_t turn = make_turn(store, agent);
+    append_message(store, turn, "assistant", 0); // asks for one call
+    struct session_turn_end end = turn_end(100, 40, 60);
+    MUST(session_turn_finish(store, turn, &end, &must_error));
+    const struct session_call_begin begin = {
+        .turn = turn, .name = view_of_text("write"), .commit_before = view_of_text(before)};
+    int64_t call = 0;
+    MUST(session_call_start(store, &begin, &call, &must_error));
+    const struct session_call_end done = {
+        .status = SESSION_CALL_OK, .commit_after = view_of_text(after)};
+    MUST(session_call_finish(store, call, &done, &must_error));
+    append_message(store, turn, "tool", call);
+}
+
+static void snapshots_come_newest_session_first_and_a_fork_has_those_before_it(void **state) {
+    struct session_store *store = open_or_fail(*state, SESSION_READ_WRITE);
+    char names[4][SESSION_COMMIT_BYTES];
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        memset(names[i], "abcd"[i], SESSION_COMMIT_BYTES - 1);
+        names[i][SESSION_COMMIT_BYTES - 1] = '\0';
+    }
+    struct session_id first =
+        make_session(store, "one"); // its own snapshot before is too short a name
+    struct session_id agent = make_agent(store, &first);
+    changed_turn(store, &agent, names[0], names[1]);
+    changed_turn(store, &agent, names[1], names[2]);
+    struct session_id second = fork_at(store, &first, 0);
+    go_on(store, &second);
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = load(store, &second);
+    changed_turn(store, &tree->agents[0].id, names[1], names[3]);
+    CLEANUP(session_snapshots_cleanup) struct session_snapshots *snapshots = NULL;
+    MUST(session_snapshots_load(store, INT64_MAX, &snapshots, &must_error));
+    assert_int_equal(snapshots->session_count, 2);
+    static const char *const expected[] = {"d1", "b1", "a1", "c0", "b0", "a0"};
+    assert_int_equal(snapshots->count, COUNT_OF(expected));
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        const struct session_snapshot *one = &snapshots->items[i];
+        const struct session_snapshots_of *of = &snapshots->sessions[one->session];
+        assert_int_equal(one->commit[0], expected[i][0]);
+        assert_string_equal(of->id.text, (expected[i][1] == '1' ? second : first).text);
+        assert_text(of->workspace, "/srv/repo");
+    }
+    struct error error = {0};
+    struct session_snapshots *none = NULL;
+    assert_told(session_snapshots_load(store, 0, &none, &error), RESULT_TIMEOUT, &error, "no time");
+    session_store_cleanup(&store);
+}
+
 static void turns_with_open_calls_are_no_place_to_go_back_to(void **state) {
     struct session_store *store = open_or_fail(*state, SESSION_READ_WRITE);
     struct session_id session = make_session(store, "x");
@@ -299,6 +353,7 @@ static void damaged_fork_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         STORE_TEST(fork_refers_to_what_it_goes_on_behind),
+        STORE_TEST(snapshots_come_newest_session_first_and_a_fork_has_those_before_it),
         STORE_TEST(turns_with_open_calls_are_no_place_to_go_back_to),
         STORE_TEST(lines_agree_with_a_simple_model),
         STORE_TEST(decisions_and_compactions_come_back),

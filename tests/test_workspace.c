@@ -1,84 +1,11 @@
 /* Snapshots of a working tree: taken, compared, restored; the user's own git left alone. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "workspace_support.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "sandbox/lock.h"
-#include "sandbox/workspace.h"
-
-static char base[256]; /* holds ws/ and store/ */
-static struct workspace *workspace;
-
-static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
-
-static void shell(const char *format, ...) {
-    char text[4096];
-    int used = snprintf(text, sizeof text, "cd '%s' && ", base);
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    assert_int_equal(system(text), 0);
-}
-
-static result open_again(void) {
-    char directory[300];
-    char store[300];
-    (void)snprintf(directory, sizeof directory, "%s/ws", base);
-    (void)snprintf(store, sizeof store, "%s/store/a", base);
-    workspace_cleanup(&workspace);
-    struct error error = {0};
-    result opened = workspace_open(directory, store, &workspace, &error);
-    if (is_failed(opened)) {
-        fail_msg("%s", error.message);
-    }
-    return opened;
-}
-
-static int set_up(void **state) {
-    (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-workspace-XXXXXX");
-    assert_non_null(mkdtemp(base));
-    shell("mkdir -p ws/src && printf 'one\\ntwo\\nthree\\n' >ws/src/a.txt && echo keep >ws/keep && "
-          "printf '#!/bin/sh\\n' >ws/run && chmod 755 ws/run && ln -s src/a.txt ws/link");
-    assert_true(is_ok(open_again()));
-    return 0;
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    workspace_cleanup(&workspace);
-    shell("cd / && chmod -R u+rwX '%s' && rm -rf '%s'", base, base);
-    return 0;
-}
-
-static struct workspace_snapshot snapshot(void) {
-    struct workspace_snapshot taken;
-    struct error error = {0};
-    if (is_failed(workspace_take_snapshot(workspace, "test", &taken, &error))) {
-        fail_msg("%s", error.message);
-    }
-    return taken;
-}
-
-static struct workspace_difference
-compare(const struct workspace_snapshot *from, const struct workspace_snapshot *to, size_t max) {
-    struct workspace_difference difference;
-    struct error error = {0};
-    if (is_failed(workspace_compare(workspace, from->commit, to->commit, max, &difference, &error)
-        )) {
-        fail_msg("%s", error.message);
-    }
-    return difference;
-}
 
 static void snapshot_of_the_same_tree_is_the_same(void **state) {
     (void)state;
@@ -309,8 +236,6 @@ static void wrong_names_are_errors(void **state) {
     assert_int_equal(access(inside, F_OK), -1);
 }
 
-#define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
-
 /* ---- undo ----------------------------------------------------------------------------------- */
 
 static struct workspace_undone undo(const struct workspace_stretch *stretches, size_t count) {
@@ -453,86 +378,6 @@ static void snapshot_reads_only_what_changed(void **state) {
     assert_int_equal(snapshot().bytes_read, 5);
 }
 
-/* ---- store ---------------------------------------------------------------------------------- */
-
-static struct workspace_collected collect(const char *const *pins, size_t count, int64_t age_s) {
-    struct workspace_collected collected;
-    struct error error = {0};
-    if (is_failed(workspace_collect(workspace, pins, count, age_s, &collected, &error))) {
-        fail_msg("%s", error.message);
-    }
-    return collected;
-}
-
-static void collecting_keeps_pinned_snapshots_whole(void **state) {
-    (void)state;
-    struct workspace_snapshot start = snapshot();
-    shell("cd ws && head -c 400000 /dev/urandom >blob && mkdir -p a/b && echo x >a/b/c");
-    struct workspace_snapshot middle = snapshot();
-    shell("cd ws && rm -r blob a && echo last >keep");
-    struct workspace_snapshot last = snapshot();
-    const char *const all[] = {start.commit, middle.commit};
-    struct workspace_collected collected = collect(all, 2, -10);
-    assert_int_equal(collected.removed, 0);
-    assert_int_equal(collected.missing, 0);
-    assert_true(collected.bytes_before > 400000 && collected.bytes_after == collected.bytes_before);
-    collected = collect(all, 1, WORKSPACE_COLLECT_AGE_S); // too young to go
-    assert_int_equal(collected.removed, 0);
-    shell("mkdir -p store/a/objects/00 && echo left >store/a/objects/00/tmp_object_x");
-    collected = collect(all, 1, -10);
-    assert_true(collected.removed >= 6); // commit, three trees, two files, the left-over
-    assert_true(collected.bytes_before - collected.bytes_after > 400000);
-    struct workspace_difference difference = compare(&start, &last, 1 << 16);
-    assert_int_equal(difference.file_count, 1);
-    workspace_difference_deinit(&difference);
-    struct error error = {0};
-    assert_int_equal(
-        workspace_restore(workspace, middle.commit, NULL, &error).code, RESULT_NOT_FOUND
-    );
-    assert_true(is_ok(open_again()));
-    assert_true(is_ok(workspace_restore(workspace, start.commit, NULL, &error)));
-    assert_true(is_ok(workspace_restore(workspace, last.commit, NULL, &error)));
-    shell("cd ws && grep -q last keep");
-    // What was removed is stored again when it comes back.
-    shell("cd ws && mkdir -p a/b && echo x >a/b/c");
-    struct workspace_snapshot again = snapshot();
-    shell("rm -r ws/a");
-    assert_true(is_ok(workspace_restore(workspace, again.commit, NULL, &error)));
-    shell("grep -q x ws/a/b/c");
-    const char *const unknown[] = {"0123456789012345678901234567890123456789", "no commit"};
-    assert_int_equal(collect(unknown, 2, WORKSPACE_COLLECT_AGE_S).missing, 2);
-}
-
-static void damaged_pin_removes_nothing(void **state) {
-    (void)state;
-    struct workspace_snapshot start = snapshot();
-    shell("cd ws && mkdir z && echo x >z/f");
-    struct workspace_snapshot middle = snapshot();
-    shell("rm -r ws/z");
-    (void)snapshot();
-    shell("cd store/a && rm -f $(git rev-parse %s:z | sed 's|^..|objects/&/|')", middle.commit);
-    const char *const pins[] = {middle.commit};
-    struct workspace_collected collected;
-    assert_true(is_ok(open_again())); // which has not read it before
-    assert_true(is_failed(workspace_collect(workspace, pins, 1, -10, &collected, NULL)));
-    assert_true(is_ok(workspace_restore(workspace, start.commit, NULL, NULL)));
-}
-
-static void store_has_one_writer_at_a_time(void **state) {
-    (void)state;
-    char store[300];
-    (void)snprintf(store, sizeof store, "%s/store/a", base);
-    int other = open(store, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    assert_int_equal(flock(other, LOCK_EX), 0);
-    struct clock clock = clock_real();
-    workspace_limit_time(workspace, clock_monotonic_ms(&clock) + 200);
-    struct workspace_snapshot taken;
-    assert_int_equal(workspace_take_snapshot(workspace, "x", &taken, NULL).code, RESULT_TIMEOUT);
-    workspace_limit_time(workspace, INT64_MAX);
-    close(other);
-    (void)snapshot();
-}
-
 static void undo_is_refused_while_a_command_runs(void **state) {
     (void)state;
     char directory[300];
@@ -570,9 +415,6 @@ int main(void) {
         TEST(undo_is_refused_while_a_command_runs),
         TEST(files_that_no_snapshot_holds_are_never_overwritten),
         TEST(snapshot_reads_only_what_changed),
-        TEST(collecting_keeps_pinned_snapshots_whole),
-        TEST(damaged_pin_removes_nothing),
-        TEST(store_has_one_writer_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
