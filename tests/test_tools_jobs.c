@@ -418,6 +418,76 @@ static void other_dialects_name_jobs_their_own_way(void **state) {
     bench_close(&bench);
 }
 
+static void codex_commands_that_take_long_are_sessions(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *arguments;
+        enum tool_status status;
+        const char *text;
+    } calls[] = {
+        {"exec_command",
+         "{\"cmd\":\"echo hi; exit 3\",\"max_output_tokens\":10}",
+         TOOL_OK,
+         "hi\n[exit 3]"},
+        {"exec_command",
+         "{\"cmd\":\"echo name?; read x; echo got $x\",\"yield_time_ms\":500}",
+         TOOL_OK,
+         "name?\n[session 2: running for"},
+        {"write_stdin",
+         "{\"session_id\":2,\"chars\":\"me\\n\",\"yield_time_ms\":20000}",
+         TOOL_OK,
+         "got me\n[session 2: ended, exit 0]"},
+        {"write_stdin",
+         "{\"session_id\":2,\"chars\":\"x\"}",
+         TOOL_ERROR,
+         "error: session 2 takes no input (ended, exit 0)"},
+        {"write_stdin",
+         "{\"session_id\":9,\"chars\":\"\"}",
+         TOOL_ERROR,
+         "error: there is no such session; the last one is 2"},
+        {"exec_command",
+         "{\"cmd\":\"cat; echo over\",\"yield_time_ms\":1}",
+         TOOL_OK,
+         "[session 3: running for"},
+        {"write_stdin",
+         "{\"session_id\":3,\"chars\":\"a\\u0004\",\"yield_time_ms\":20000}",
+         TOOL_OK,
+         "aover\n[session 3: ended, exit 0]"},
+        {"exec_command",
+         "{\"cmd\":\"sleep 1; echo late\",\"yield_time_ms\":1}",
+         TOOL_OK,
+         "[session 4: running for"},
+        {"write_stdin",
+         "{\"session_id\":4,\"yield_time_ms\":60000}",
+         TOOL_OK,
+         "late\n[session 4: ended, exit 0]"},
+        {"exec_command",
+         "{\"cmd\":\"sleep 1000\",\"yield_time_ms\":1}",
+         TOOL_OK,
+         "[session 5: running for"},
+        {"write_stdin",
+         "{\"session_id\":5,\"chars\":\"\\u0003\"}",
+         TOOL_OK,
+         "[session 5: stopped]"},
+    };
+    struct tool_context_options options = {.dialect = TOOL_DIALECT_CODEX};
+    options.set = tool_set_default(TOOL_DIALECT_CODEX);
+    struct bench bench;
+    bench_open(&bench, sandbox, &options);
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        bool is_part = strstr(calls[i].text, "running") != NULL; /* for how long, nobody knows */
+        (is_part ? bench_expect_part : bench_expect
+        )(&bench, calls[i].name, calls[i].arguments, calls[i].status, calls[i].text);
+    }
+    bench_close(&bench);
+    options.set = TOOL_SET_TRAINED; /* without write_stdin there are no sessions */
+    bench_open(&bench, sandbox, &options);
+    bench_expect(
+        &bench, "exec_command", "{\"cmd\":\"sleep 1\",\"yield_time_ms\":1}", TOOL_OK, "[exit 0]"
+    );
+    bench_close(&bench);
+}
+
 static void trained_form_knows_no_jobs(void **state) {
     (void)state;
     struct bench bench;
@@ -463,6 +533,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(killed_host_leaves_no_job),
         BENCH_TEST(stopping_processes_frees_the_workspace),
         cmocka_unit_test(other_dialects_name_jobs_their_own_way),
+        cmocka_unit_test(codex_commands_that_take_long_are_sessions),
         cmocka_unit_test(trained_form_knows_no_jobs),
     };
     int failures = cmocka_run_group_tests(tests, NULL, NULL);

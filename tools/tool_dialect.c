@@ -189,14 +189,46 @@ static const struct tool_dialect_form forms[] = {
     {TOOL_DIALECT_CODEX,
      "shell",
      {"exec_command",
-      "Runs a command in the workspace, returning its output and exit status.",
+      "Runs a command in the workspace, returning its output and exit status, or a session ID for "
+      "ongoing interaction when it takes longer than yield_time_ms.",
       OBJECT_SCHEMA(
-          STRING_PROPERTY("cmd", "Shell command to execute."),
+          STRING_PROPERTY("cmd", "Shell command to execute.") ", "
+          TYPED_PROPERTY(
+              "yield_time_ms",
+              "integer",
+              "How long to wait (in milliseconds) for output before yielding; 10000 by default") ", "
+          TYPED_PROPERTY(
+              "max_output_tokens",
+              "integer",
+              "Output is truncated in any case"),
           "\"cmd\""),
       CHANGES | TOOL_EXECUTES,
       false},
-     "cmd=command",
-     NULL},
+     "cmd=command max_output_tokens=",
+     tool_run_exec_command},
+    {TOOL_DIALECT_CODEX,
+     "job_input",
+     {"write_stdin",
+      "Writes characters to an existing exec_command session and returns recent output.",
+      OBJECT_SCHEMA(
+          TYPED_PROPERTY("session_id", "integer", "Identifier of the running session") ", "
+          STRING_PROPERTY(
+              "chars",
+              "Bytes to write to stdin, may be empty to poll; \\u0003 ends the program, a last "
+              "\\u0004 its input") ", "
+          TYPED_PROPERTY(
+              "yield_time_ms",
+              "integer",
+              "How long to wait (in milliseconds) for output before yielding") ", "
+          TYPED_PROPERTY(
+              "max_output_tokens",
+              "integer",
+              "Output is truncated in any case"),
+          "\"session_id\""),
+      TOOL_EXECUTES,
+      false},
+     "session_id=job chars=text yield_time_ms=wait_ms max_output_tokens=",
+     tool_run_write_stdin},
     {TOOL_DIALECT_CODEX,
      "apply_patch",
      {"apply_patch",

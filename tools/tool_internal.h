@@ -119,6 +119,8 @@ const char *tool_offered_name(const struct tool_context *context, const struct t
 
 tool_run tool_run_read;
 tool_run tool_run_task_output;
+tool_run tool_run_exec_command;
+tool_run tool_run_write_stdin;
 tool_run tool_run_edit;
 tool_run tool_run_write;
 tool_run tool_run_finish;

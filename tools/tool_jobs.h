@@ -11,6 +11,7 @@
 #define TOOL_JOB_OUTPUT_BYTES    ((size_t)256 << 10) /* unread output that is kept, the latest */
 #define TOOL_JOB_TIME_MS_DEFAULT INT64_C(3600000)
 #define TOOL_JOB_TIME_MS_MAX     INT64_C(86400000) /* as the sandbox has it */
+#define STOP_GRACE_MS            2500              /* the sandbox's own is 2 s */
 
 struct tool_jobs;
 
@@ -20,6 +21,14 @@ MUST_CHECK result tool_jobs_start(
     struct tool_context *context,
     struct view command,
     int64_t time_ms_max,
+    struct tool_result *out,
+    struct error *error
+);
+/* Runs it as the shell tool would for `wait_ms` (0: a default); what runs longer is a job from then on. */
+MUST_CHECK result tool_jobs_run(
+    struct tool_context *context,
+    struct view command,
+    int64_t wait_ms,
     struct tool_result *out,
     struct error *error
 );

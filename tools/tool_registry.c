@@ -117,7 +117,7 @@ uint64_t tool_set_all(void) {
 
 uint64_t tool_set_default(enum tool_dialect dialect) {
     static const char *const claude[] = {"shell", "read", "edit", "write", "glob", "grep", "todo"};
-    static const char *const codex[] = {"shell", "apply_patch", "todo", "image"};
+    static const char *const codex[] = {"shell", "job_input", "apply_patch", "todo", "image"};
     if (dialect == TOOL_DIALECT_HEARTH) {
         return TOOL_SET_DEFAULT;
     }

@@ -321,6 +321,24 @@ static result run_shell_wide(
     return run_command(context, given, limit_ms, out, error);
 }
 
+/* The dialect in which a command that takes long goes on as a session, when its input can be written. */
+result tool_run_exec_command(
+    struct tool_context *context,
+    struct json_value arguments,
+    struct tool_result *out,
+    struct error *error
+) {
+    if (tool_offered_name(context, &tool_row_job_input) == NULL) {
+        return run_shell(context, arguments, out, error);
+    }
+    struct view given = tool_argument(arguments, "command");
+    bool usable = false;
+    int64_t wait_ms = 0;
+    TRY(check_command(context, given, &usable, out, error));
+    (void)json_as_i64(json_get(arguments, "yield_time_ms"), &wait_ms);
+    return usable ? tool_jobs_run(context, given, wait_ms, out, error) : OK;
+}
+
 static const struct tool_descriptor wide_shell = {
     "shell",
     "Run a shell command in the workspace, with a minimal system around it and no network unless "
