@@ -125,6 +125,25 @@ def test_read_only_holds_for_servers_and_hooks():
         assert os.listdir(one.work) == ["server.py"], os.listdir(one.work)
 
 
+def test_full_asks_nothing_and_confines_all_the_same():
+    test_cli.needs_sandbox()
+    with session() as one, server_beside() as here:
+        (one.work / "fetch.py").write_text(FETCH)
+        beside = one.folder / "beside"
+        beside.write_text("kept")
+        turns = [call(f"python3 fetch.py http://{here}/; echo x > {beside}; cat {beside}; echo mine > made"),
+                 tool("write", path=str(beside), content="x"), tool("fetch", url=f"http://{here}/"), say("done")]
+        with one.run(turns, "--policy", "full", "--tools", "shell,write,fetch") as run:
+            run.message("one")
+            text = run.wait("tool_result")["text"]
+            assert "failed" in text and "hello" not in text and "kept" not in text, text
+            assert run.wait("tool_result")["status"] == "refused"
+            assert "no network is allowed" in run.wait("tool_result")["text"]
+            finish(run)
+        assert not [event for event in run.events if event["event"] == "ask"]
+        assert beside.read_text() == "kept" and (one.work / "made").read_text() == "mine\n"
+
+
 def test_a_model_names_the_dialect_of_its_tools():
     source = HERE.parent / "examples" / "mini" / "model"
     with session() as one:
