@@ -89,4 +89,14 @@ MUST_CHECK result workspace_compare_trees(
     struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
 );
 
+/* workspace_restore, refused with INVALID_INPUT and names where the tree is not what it is in
+ * `expected` (null: whatever it is). */
+MUST_CHECK result workspace_restore_from(
+    struct workspace *workspace,
+    const char *expected,
+    const char *commit,
+    struct workspace_snapshot *before,
+    struct error *error
+);
+
 #endif

@@ -198,8 +198,32 @@ static result apply(struct workspace *workspace, git_diff *diff, struct error *e
     return OK;
 }
 
-result workspace_restore(
+/* Names the files in which the tree is not `expected`. */
+static result check_expected(
+    struct workspace *workspace, git_tree *expected, git_tree *present, struct error *error
+) {
+    CLEANUP(diff_cleanup) git_diff *diff = NULL;
+    TRY(workspace_compare_trees(workspace, expected, present, &diff, error));
+    struct obstacles changed = {0};
+    for (size_t i = 0; i < git_diff_num_deltas(diff); i++) {
+        note_obstacle(&changed, git_diff_get_delta(diff, i)->new_file.path);
+    }
+    if (changed.count > 0) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "%zu files of '%.100s' were changed since: %s",
+            changed.count,
+            workspace->directory,
+            changed.names
+        );
+    }
+    return OK;
+}
+
+result workspace_restore_from(
     struct workspace *workspace,
+    const char *expected,
     const char *commit,
     struct workspace_snapshot *before,
     struct error *error
@@ -212,11 +236,18 @@ result workspace_restore(
     CLEANUP(store_lock_cleanup) struct workspace *locked = workspace;
     ASSERT(locked->lock_depth > 0);
     CLEANUP(tree_cleanup) git_tree *target = NULL;
+    CLEANUP(tree_cleanup) git_tree *should_be = NULL;
     TRY(workspace_find_tree(workspace, commit, &target, error));
+    if (expected != NULL) {
+        TRY(workspace_find_tree(workspace, expected, &should_be, error));
+    }
     struct workspace_snapshot present;
     TRY(workspace_take_snapshot(workspace, "before restoring", &present, error));
     CLEANUP(tree_cleanup) git_tree *from = NULL;
     TRY(workspace_find_tree(workspace, present.commit, &from, error));
+    if (should_be != NULL) {
+        TRY(check_expected(workspace, should_be, from, error));
+    }
     CLEANUP(diff_cleanup) git_diff *diff = NULL;
     TRY(workspace_compare_trees(workspace, from, target, &diff, error));
     TRY(check_obstacles(workspace, from, diff, error));
@@ -234,6 +265,15 @@ result workspace_restore(
         *before = present;
     }
     return OK;
+}
+
+result workspace_restore(
+    struct workspace *workspace,
+    const char *commit,
+    struct workspace_snapshot *before,
+    struct error *error
+) {
+    return workspace_restore_from(workspace, NULL, commit, before, error);
 }
 
 /* ---- undo ----------------------------------------------------------------------------------- */

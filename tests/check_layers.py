@@ -23,7 +23,7 @@ LIBRARIES = ["base", "kernels", "engine", "sandbox", "tools", "sessions"]
 ENGINE_PUBLIC = ["engine/engine.h", "engine/sampling.h", "engine/tokenizer.h", "engine/chat.h", "engine/limits.h",
                  "engine/model_inspect.h", "engine/model_synth.h", "engine/model_bench.h", "engine/kv_files.h", "engine/constraint.h",
                  "engine/grammar_vocabulary.h"]
-SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/worktree.h", "sandbox/beneath.h", "sandbox/command.h"]
+SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/workspace_merge.h", "sandbox/worktree.h", "sandbox/beneath.h", "sandbox/command.h"]
 TOOLS_PUBLIC = ["tools/tool.h", "tools/tool_schema.h", "tools/tool_mcp.h", "tools/tool_fetch.h", "tools/tool_agents.h"]
 SESSIONS_PUBLIC = ["sessions/session.h", "sessions/importer.h", "sessions/exporter.h", "sessions/replay.h"]
 KERNELS_PUBLIC = ["kernels/backend.h", "kernels/tensor.h", "kernels/formats.h"]

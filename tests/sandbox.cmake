@@ -36,6 +36,9 @@ hearth_test(test_beneath SOURCES test_beneath.c LIBRARIES sandbox base)
 hearth_test(test_workspace SOURCES test_workspace.c workspace_support.c LIBRARIES sandbox base)
 hearth_test(test_workspace_store SOURCES test_workspace_store.c workspace_support.c
     LIBRARIES sandbox base)
+hearth_test(test_workspace_merge SOURCES test_workspace_merge.c LIBRARIES sandbox base)
+hearth_test(test_workspace_merge_random SOURCES test_workspace_merge_random.c
+    LIBRARIES sandbox base)
 hearth_test(test_worktree SOURCES test_worktree.c LIBRARIES sandbox base)
 hearth_test(test_cgroup SOURCES test_cgroup.c LIBRARIES sandbox base)
 hearth_fuzz(fuzz_sanitise SOURCES fuzz_sanitise.c LIBRARIES sandbox base)

@@ -1,0 +1,75 @@
+/* Merges snapshots: what two copies of one tree changed becomes one tree, or is named as a conflict.
+ *
+ * Works on snapshots alone (workspace.h); the tree is changed by workspace_apply only. Neither the
+ * user's git configuration nor attributes or filters act: text is merged by its lines as they are
+ * stored. A rename is a deletion and an addition.
+ * Thread: any, one at a time per workspace; calls block on the disk, so use a worker.
+ */
+#ifndef HEARTH_SANDBOX_WORKSPACE_MERGE_H
+#define HEARTH_SANDBOX_WORKSPACE_MERGE_H
+
+#include "workspace.h"
+
+#define WORKSPACE_MERGE_BYTES_MAX ((size_t)4 << 20) /* larger files are not merged by lines */
+
+/* Brings a snapshot, under its own name, from the store of another workspace, such as a copy's. The
+ * caller sees to it that the commit is pinned (workspace_collect). Expected errors: NOT_FOUND (no such
+ * store or snapshot), CORRUPT (not whole, or too large for a snapshot), LIMIT (the store is in use), IO. */
+MUST_CHECK result workspace_import(
+    struct workspace *workspace, const char *store, const char *commit, struct error *error
+);
+
+enum workspace_conflict_kind {
+    WORKSPACE_CONFLICT_LINES,     /* both changed the same or adjacent lines */
+    WORKSPACE_CONFLICT_WHOLE,     /* both changed what has no lines: binary, a symlink, too large */
+    WORKSPACE_CONFLICT_ADDED,     /* both added it, differently */
+    WORKSPACE_CONFLICT_DELETED,   /* one deleted or renamed it, the other changed it */
+    WORKSPACE_CONFLICT_TYPE,      /* a file for one, a symlink for the other */
+    WORKSPACE_CONFLICT_DIRECTORY, /* a file for one, a directory with new files for the other */
+};
+
+const char *workspace_conflict_text(enum workspace_conflict_kind kind); /* a short sentence */
+
+struct workspace_conflict {
+    const char *path;
+    enum workspace_conflict_kind kind;
+};
+
+struct workspace_merge {
+    char commit[WORKSPACE_COMMIT_BYTES];  /* "" when there is a conflict */
+    size_t taken;                         /* files that come from theirs as they are, or go */
+    size_t joined;                        /* files that both changed, merged by lines */
+    struct workspace_conflict *conflicts; /* sorted by path */
+    size_t conflict_count;
+    char *text; /* files with conflicting lines, each with markers; NUL-terminated, cut */
+    size_t text_bytes;
+    bool text_truncated;
+};
+
+struct workspace_merge_options {
+    const char *base;      /* the snapshot that both began with */
+    const char *ours;      /* of the workspace that is to receive the merge */
+    const char *theirs;    /* see workspace_import */
+    size_t text_bytes_max; /* 0: no text */
+};
+
+/* Merges what became of `base` in `theirs` into `ours`. Conflicts are no error; then nothing is
+ * stored. Where one side has all that the other has, the commit is that side's.
+ * Expected errors: NOT_FOUND (no such snapshot), LIMIT (too many changes, or the store is in use), IO. */
+MUST_CHECK result workspace_merge(
+    struct workspace *workspace,
+    const struct workspace_merge_options *options,
+    struct workspace_merge *out,
+    struct error *error
+);
+void workspace_merge_deinit(struct workspace_merge *merge); /* for CLEANUP */
+
+/* Makes the tree what it is in `to` (of a merge), if it still is what it is in `from` (the merge's
+ * ours); otherwise names what differs and changes nothing. Each file is replaced whole; where the
+ * process is killed meanwhile, workspace_restore to `from` takes all of it back. Holds the lock that a
+ * sandboxed command in the same workspace holds. Expected errors: as workspace_restore, INVALID_INPUT
+ * also where the tree is not `from`. */
+MUST_CHECK result
+workspace_apply(struct workspace *workspace, const char *from, const char *to, struct error *error);
+
+#endif
