@@ -125,6 +125,43 @@ def test_read_only_holds_for_servers_and_hooks():
         assert os.listdir(one.work) == ["server.py"], os.listdir(one.work)
 
 
+def test_no_tool_outlives_the_time_of_a_run():
+    """A call of a server and a hook, as a command does (test_cli.py)."""
+    test_cli.needs_sandbox()
+    with session(BESIDE) as one:
+        mcp(one, [])
+        before = hook(one, "before", "sleep 300\n")
+        servers = {"fake": {"command": ["python3", "/workspace/server.py"]}}
+        for turns, hooks in (([tool("mcp__fake__slow", text="300")], {}), ([call("ls")], {"before_tool": [before]})):
+            options = configured(one, mcp=servers, hooks=hooks) + ["--policy", "full", "--max-time", "4s"]
+            begin = time.monotonic()
+            with one.run(turns, *options) as run:
+                run.message("one")
+                run.wait("finished")
+                assert run.process.wait(timeout=60) == 4
+            assert time.monotonic() - begin < (17 if test_cli.is_slow_build() else 12)
+            one.contexts.clear()
+
+
+def test_a_session_outlives_a_server_that_floods():
+    test_cli.needs_sandbox()
+    with session() as one:
+        options = mcp(one, ["python3", "/workspace/server.py"]) + ["--allow", "mcp__*"]
+        flood = [tool("mcp__fake__misbehave", text=kind) for kind in ("flood", "garbage_forever", "long_answer")]
+        with one.run([*flood, tool("mcp__fake__echo", text="alive"), say("done")], *options) as run:
+            run.message("one")
+            for _ in flood:
+                text = run.wait("tool_result")["text"]
+                assert len(text) < 500, text
+            assert "alive" in run.wait("tool_result", status="ok")["text"]
+            finish(run)
+        with one.run([say("back")], "--resume", "last") as run:
+            run.wait("idle")
+            run.message("two")
+            finish(run)
+        assert one.messages()[-1] == ("assistant", "back")
+
+
 def test_full_asks_nothing_and_confines_all_the_same():
     test_cli.needs_sandbox()
     with session() as one, server_beside() as here:
