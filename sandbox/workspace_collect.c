@@ -5,6 +5,7 @@
  */
 #include "workspace_internal.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <time.h>
@@ -207,6 +208,45 @@ mark_cache(struct workspace *workspace, struct objects *objects, struct error *e
     return OK;
 }
 
+static bool read_pin(const char *text, git_oid *id) {
+    return strlen(text) == WORKSPACE_COMMIT_BYTES - 1 && git_oid_fromstr(id, text) == 0;
+}
+
+/* Those that workspace_keep keeps; old ones are let go. */
+static result mark_kept(
+    struct workspace *workspace,
+    struct objects *objects,
+    const struct workspace_collect_options *options,
+    struct error *error
+) {
+    int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(workspace->store_fd, WORKSPACE_KEPT_NAME, flags);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    time_t older_than = time(NULL) - (time_t)options->age_s;
+    result marked = OK;
+    if (directory == NULL) {
+        fd_cleanup(&fd);
+        return OK; // none was ever kept
+    }
+    for (struct dirent *entry = readdir(directory); entry != NULL && is_ok(marked);
+         entry = readdir(directory)) {
+        struct stat about;
+        struct commit_state state;
+        git_oid id;
+        if (!read_pin(entry->d_name, &id) ||
+            fstatat(fd, entry->d_name, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+            continue;
+        }
+        if (options->age_s > 0 && about.st_mtim.tv_sec >= older_than) {
+            marked = mark_commit(workspace, objects, &id, &state, error);
+        } else if (!options->is_trial) {
+            (void)unlinkat(fd, entry->d_name, 0); // the next one tries again
+        }
+    }
+    closedir(directory);
+    return marked;
+}
+
 /* The latest snapshot, those before it that are not older than age_s, and the cache. */
 static result mark_latest(
     struct workspace *workspace, struct objects *objects, int64_t age_s, struct error *error
@@ -224,10 +264,6 @@ static result mark_latest(
         goes_on = age_s > 0 && !git_oid_is_zero(&id) && state.made_s >= older_than;
     }
     return mark_cache(workspace, objects, error);
-}
-
-static bool read_pin(const char *text, git_oid *id) {
-    return strlen(text) == WORKSPACE_COMMIT_BYTES - 1 && git_oid_fromstr(id, text) == 0;
 }
 
 /* ---- weigh ---------------------------------------------------------------------------------- */
@@ -365,6 +401,7 @@ static result collect(
     if (!options->drops_latest) {
         TRY(mark_latest(workspace, &objects, options->age_s, error));
     }
+    TRY(mark_kept(workspace, &objects, options, error));
     TRY(mark_pins(workspace, &objects, options, collected, error));
     if (options->drops_latest && !options->is_trial) {
         TRY(drop_latest(workspace, error));

@@ -11,6 +11,19 @@
 #define TREE_BYTES_MAX   ((size_t)256 << 20)
 #define COMMIT_BYTES_MAX ((size_t)1 << 20)
 
+result workspace_keep(struct workspace *workspace, const git_oid *commit, struct error *error) {
+    char name[GIT_OID_HEXSZ + 16];
+    (void)snprintf(name, sizeof name, WORKSPACE_KEPT_NAME "/%s", git_oid_tostr_s(commit));
+    int made = mkdirat(workspace->store_fd, WORKSPACE_KEPT_NAME, 0700);
+    (void)made; // mostly there; the next line tells
+    int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC;
+    CLEANUP(fd_cleanup) int fd = openat(workspace->store_fd, name, flags, 0600);
+    if (fd < 0 || futimens(fd, NULL) != 0) {
+        FAIL_FOREIGN(error, IO, errno, "keeping a snapshot: %s", strerror(errno));
+    }
+    return OK;
+}
+
 struct import {
     struct workspace *workspace;
     git_repository *from;
@@ -108,6 +121,7 @@ static result copy_snapshot(struct import *import, const git_oid *id, struct err
     git_oid tree = *git_commit_tree_id(commit);
     git_commit_free(commit);
     TRY(copy_tree(import, &tree, error));
+    TRY(workspace_keep(import->workspace, id, error));
     return copy_object(import, id, GIT_OBJECT_COMMIT, COMMIT_BYTES_MAX, error);
 }
 

@@ -74,6 +74,14 @@ MUST_CHECK result workspace_store_visit(
     struct workspace *workspace, store_visit visit, void *context, struct error *error
 );
 
+/* A directory of the store; its files are named as snapshots that no reference leads to, from an import
+ * or a merge, and as old as the last time that somebody made one. They are collected when they are older
+ * than workspace_collect's age_s. */
+#define WORKSPACE_KEPT_NAME "kept"
+/* With the lock, before the snapshot is made. Expected errors: IO. */
+MUST_CHECK result
+workspace_keep(struct workspace *workspace, const git_oid *commit, struct error *error);
+
 /* With the lock: the cache as another process left it, which may have removed objects that only an older
  * one names. */
 MUST_CHECK result workspace_read_cache(struct workspace *workspace, struct error *error);

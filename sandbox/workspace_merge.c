@@ -517,6 +517,7 @@ static result merge_all(
         memcpy(merge->commit, options->theirs, sizeof merge->commit);
     } else {
         TRY(write_commit(merging, options, &tree, &commit, error));
+        TRY(workspace_keep(workspace, &commit, error));
         (void)git_oid_tostr(merge->commit, sizeof merge->commit, &commit);
     }
     return OK;

@@ -12,8 +12,9 @@
 
 #define WORKSPACE_MERGE_BYTES_MAX ((size_t)4 << 20) /* larger files are not merged by lines */
 
-/* Brings a snapshot, under its own name, from the store of another workspace, such as a copy's. The
- * caller sees to it that the commit is pinned (workspace_collect). Expected errors: NOT_FOUND (no such
+/* Brings a snapshot, under its own name, from the store of another workspace, such as a copy's. Like a
+ * merge's commit it is kept for WORKSPACE_COLLECT_AGE_S; for longer the caller pins it
+ * (workspace_collect), as it does with the base. Expected errors: NOT_FOUND (no such
  * store or snapshot), CORRUPT (not whole, or too large for a snapshot), LIMIT (the store is in use), IO. */
 MUST_CHECK result workspace_import(
     struct workspace *workspace, const char *store, const char *commit, struct error *error

@@ -407,6 +407,39 @@ static void result_of_a_copy_is_brought_over(void **state) {
     shell("cd ws; grep -qx x d/e/x; test ! -e b; test -L link; test -x d/e/a; grep -qx ours ours");
 }
 
+/* Before a session refers to them; collection runs at the end of any other run in the workspace. */
+static void results_are_kept_for_a_while(void **state) {
+    (void)state;
+    struct commits commits;
+    char store[300];
+    (void)snprintf(store, sizeof store, "%s/other", base);
+    shell("cd ws; echo 1 >a; cp -a . ../copy; echo t >../copy/t");
+    snapshot(workspace, commits.base);
+    struct workspace *copy = open_workspace("copy", "other");
+    snapshot(copy, commits.theirs);
+    workspace_cleanup(&copy);
+    shell("echo o >ws/o");
+    snapshot(workspace, commits.ours);
+    assert_true(is_ok(workspace_import(workspace, store, commits.theirs, NULL)));
+    CLEANUP(workspace_merge_deinit) struct workspace_merge merged = merge(&commits);
+    struct workspace_collect_options options = {.age_s = WORKSPACE_COLLECT_AGE_S};
+    struct workspace_collected collected;
+    assert_true(is_ok(workspace_collect(workspace, &options, &collected, NULL)));
+    shell(
+        "git -C store ls-tree -r %s >a; git -C store ls-tree -r %s >b; test $(wc -l <a) = 2; "
+        "test $(wc -l <b) = 3; git -C store cat-file -e %s:t",
+        commits.theirs,
+        merged.commit,
+        merged.commit
+    );
+    shell("touch -d '2 hours ago' store/kept/*");
+    assert_true(is_ok(workspace_collect(workspace, &options, &collected, NULL)));
+    shell("test -z \"$(ls store/kept)\"; ! git -C store cat-file -e %s 2>/dev/null", merged.commit);
+    assert_int_equal(
+        workspace_apply(workspace, commits.ours, merged.commit, NULL).code, RESULT_NOT_FOUND
+    );
+}
+
 static void damaged_snapshot_is_not_brought_over(void **state) {
     (void)state;
     char commit[WORKSPACE_COMMIT_BYTES];
@@ -512,6 +545,7 @@ int main(void) {
         TEST(nothing_is_applied_while_a_command_runs),
         TEST(what_no_snapshot_holds_is_not_overwritten),
         TEST(result_of_a_copy_is_brought_over),
+        TEST(results_are_kept_for_a_while),
         TEST(damaged_snapshot_is_not_brought_over),
         TEST(killed_merge_can_be_taken_back),
         TEST(ten_thousand_files_are_merged),
