@@ -26,6 +26,7 @@ const struct cli_command *const cli_commands[] = {
     &command_cache_evict,
     &command_cache_export,
     &command_cache_import,
+    &command_config_accept,
     &command_config_path,
     &command_config,
     &command_doctor,

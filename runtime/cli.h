@@ -128,6 +128,6 @@ extern const struct cli_command command_model_inspect, command_model_tokens, com
 extern const struct cli_command command_tool_list, command_tool_call;
 extern const struct cli_command command_sandbox_run, command_sandbox_file;
 extern const struct cli_command command_doctor;
-extern const struct cli_command command_config, command_config_path;
+extern const struct cli_command command_config, command_config_accept, command_config_path;
 
 #endif

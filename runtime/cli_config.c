@@ -11,13 +11,19 @@
 #define DIRECTORY_OPTION                                                                           \
     { "directory", 'C', "DIR", "the workspace whose file counts (default: the current directory)" }
 
+#define STATE_OPTION                                                                               \
+    { "state", 0, "DIR", "state directory, where it stands what was accepted" }
+
 static const struct cli_option show_options[] = {
     CONFIG_OPTION,
     DIRECTORY_OPTION,
+    STATE_OPTION,
     {"no-project", 0, NULL, "leave the project's file out"},
     {"set", 0, "KEY=VALUE", "a value over those of the files; repeatable"},
     {"json", 0, NULL, "one JSON object"},
 };
+
+static const struct cli_option accept_options[] = {CONFIG_OPTION, DIRECTORY_OPTION, STATE_OPTION};
 
 static const struct cli_option path_options[] = {
     CONFIG_OPTION,
@@ -27,9 +33,32 @@ static const struct cli_option path_options[] = {
 
 /* ---- loading -------------------------------------------------------------------------------- */
 
+static int load_fail(result failed, const struct error *error) {
+    /* something that a person wrote, as for hearth run */
+    return failed.code == RESULT_INVALID_INPUT ? cli_fail(STATUS_USAGE, "%s", error->message)
+                                               : cli_fail_error(failed, error);
+}
+
+/* The state directory: that of the option, or of the user's file, or the default. */
+static int find_state(const struct cli_arguments *arguments, struct buffer *out) {
+    CLEANUP(config_cleanup) struct config *config = NULL;
+    struct error error = {0};
+    const struct config_options options = {.user_file = cli_value(arguments, "config")};
+    result found = config_load(&options, &config, &error);
+    if (is_ok(found)) {
+        const char *state = cli_value(arguments, "state");
+        found = path_state(state != NULL ? state : config->state, false, out, &error);
+    }
+    return is_failed(found) ? load_fail(found, &error) : STATUS_DONE;
+}
+
 /* The configuration of a workspace, or a status that is not STATUS_DONE. */
-static int
-load(const struct cli_arguments *arguments, struct buffer *workspace, struct config **out) {
+static int load(
+    const struct cli_arguments *arguments,
+    struct buffer *state,
+    struct buffer *workspace,
+    struct config **out
+) {
     struct config_override overrides[OVERRIDES_MAX];
     size_t count = 0;
     struct error error = {0};
@@ -37,7 +66,10 @@ load(const struct cli_arguments *arguments, struct buffer *workspace, struct con
     if (is_failed(path_directory(directory != NULL ? directory : ".", workspace, &error))) {
         return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
     }
-    for (const char *text = NULL; (text = cli_value_at(arguments, "set", count)) != NULL; count++) {
+    bool is_shown = arguments->command == &command_config;
+    for (const char *text = NULL;
+         is_shown && (text = cli_value_at(arguments, "set", count)) != NULL;
+         count++) {
         if (count == OVERRIDES_MAX) {
             return cli_usage(arguments, "more than %d --set", OVERRIDES_MAX);
         }
@@ -45,19 +77,20 @@ load(const struct cli_arguments *arguments, struct buffer *workspace, struct con
             return cli_usage(arguments, "%s", error.message);
         }
     }
+    int status = find_state(arguments, state);
+    if (status != STATUS_DONE) {
+        return status;
+    }
     const struct config_options options = {
         .user_file = cli_value(arguments, "config"),
         .workspace = buffer_text(workspace),
-        .ignores_project = cli_has(arguments, "no-project"),
+        .ignores_project = is_shown && cli_has(arguments, "no-project"),
+        .trust_state = buffer_text(state),
         .overrides = overrides,
         .override_count = count,
     };
     result loaded = config_load(&options, out, &error);
-    if (loaded.code ==
-        RESULT_INVALID_INPUT) { /* something that a person wrote, as for hearth run */
-        return cli_fail(STATUS_USAGE, "%s", error.message);
-    }
-    return is_failed(loaded) ? cli_fail_error(loaded, &error) : STATUS_DONE;
+    return is_failed(loaded) ? load_fail(loaded, &error) : STATUS_DONE;
 }
 
 result cli_state(
@@ -192,10 +225,11 @@ static result put_json(const struct config *config, struct buffer *out, struct e
 static int show(const struct cli_arguments *arguments) {
     CLEANUP(config_cleanup) struct config *config = NULL;
     CLEANUP(buffer_deinit) struct buffer workspace = {0};
+    CLEANUP(buffer_deinit) struct buffer state = {0};
     CLEANUP(buffer_deinit) struct buffer out;
     struct error error = {0};
     buffer_init(&out, BUFFER_CEILING_DEFAULT);
-    int status = load(arguments, &workspace, &config);
+    int status = load(arguments, &state, &workspace, &config);
     if (status != STATUS_DONE) {
         return status;
     }
@@ -220,6 +254,38 @@ static int show(const struct cli_arguments *arguments) {
         return cli_fail_error(made, &error);
     }
     return cli_print(buffer_view(&out)) ? STATUS_DONE : STATUS_DATA;
+}
+
+static int accept_file(const struct cli_arguments *arguments) {
+    CLEANUP(config_cleanup) struct config *config = NULL;
+    CLEANUP(buffer_deinit) struct buffer workspace = {0};
+    CLEANUP(buffer_deinit) struct buffer state = {0};
+    struct error error = {0};
+    int status = load(arguments, &state, &workspace, &config);
+    if (status != STATUS_DONE) {
+        return status;
+    }
+    ASSERT(config != NULL);
+    const char *directory = buffer_text(&workspace);
+    if (!config->is_listed) {
+        return cli_fail(
+            STATUS_REFUSED,
+            "%.300s is not listed under \"trust\" in %.300s",
+            directory,
+            config->user_file != NULL ? config->user_file : "the user's file"
+        );
+    }
+    result recorded =
+        config_trust_record(buffer_text(&state), directory, config->project_digest, &error);
+    if (is_failed(recorded)) {
+        return cli_fail_error(recorded, &error);
+    }
+    return cli_fail(
+        STATUS_DONE,
+        "accepted: %.300s%s",
+        directory,
+        config->project_file != NULL ? "/" CONFIG_PROJECT_FILE : " without a " CONFIG_PROJECT_FILE
+    );
 }
 
 static result
@@ -259,6 +325,21 @@ const struct cli_command command_config = {
     .option_count = COUNT_OF(show_options),
     .words_max = 1,
     .run = show,
+};
+
+const struct cli_command command_config_accept = {
+    .path = "config accept",
+    .operands = "",
+    .summary = "let a trusted project's file count as it is now",
+    .text =
+        "A directory listed under \"trust\" is trusted with the .hearth/config.json that it had "
+        "when\n"
+        "it was first used. After a change its rules that allow, hooks, servers and so on do not\n"
+        "count until it is accepted. Exit status 3: the directory is not listed.\n",
+    .options = accept_options,
+    .option_count = COUNT_OF(accept_options),
+    .words_max = 0,
+    .run = accept_file,
 };
 
 const struct cli_command command_config_path = {

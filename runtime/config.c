@@ -22,6 +22,7 @@ struct loading {
     struct config_memory *memory;
     const char *home; /* null: none */
     struct config_layer user, project, given;
+    bool is_changed; /* the project's file, since it was accepted */
     const char *notes[CONFIG_NOTES_MAX];
     size_t note_count;
 };
@@ -161,6 +162,8 @@ static result read_project_file(struct loading *loading, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer text = {0};
     CLEANUP(buffer_deinit) struct buffer path = {0};
     const char *file = NULL;
+    char *digest = loading->config->project_digest;
+    (void)snprintf(digest, SHA256_HEX_BYTES, CONFIG_TRUST_NONE);
     layer_begin(loading, &loading->project, CONFIG_BY_PROJECT, "", workspace);
     if (workspace == NULL || loading->options->ignores_project) {
         return OK;
@@ -187,6 +190,7 @@ static result read_project_file(struct loading *loading, struct error *error) {
             CONFIG_FILE_BYTES_MAX
         );
     }
+    sha256_hex(buffer_view(&text), digest);
     return blame(config_take_file(&loading->project, buffer_view(&text), error), file, error);
 }
 
@@ -529,6 +533,9 @@ static result narrow(struct loading *loading, enum config_key key, struct error 
 
 static result say_untrusted(struct loading *loading, enum config_key key, struct error *error) {
     const struct config_origin *origin = &loading->project.values.origins[key];
+    if (loading->is_changed) {
+        return OK; /* that is said of the whole file */
+    }
     return note(
         loading,
         error,
@@ -570,7 +577,8 @@ static result merge_project(struct loading *loading, struct error *error) {
 /* An untrusted project's rules that allow are kept, since they end the search among its own. */
 static result note_rules(struct loading *loading, struct error *error) {
     const struct config_rules *rules = &loading->project.values.rules;
-    for (size_t i = 0; i < rules->count && !loading->config->is_trusted; i++) {
+    for (size_t i = 0; i < rules->count && !loading->config->is_trusted && !loading->is_changed;
+         i++) {
         if (rules->items[i].action == PERMISSION_ALLOW) {
             return note(
                 loading,
@@ -586,7 +594,7 @@ static result note_rules(struct loading *loading, struct error *error) {
     return OK;
 }
 
-static bool is_trusted(const struct loading *loading) {
+static bool is_listed(const struct loading *loading) {
     const struct config_layer *layer =
         loading->given.is_given[CONFIG_TRUST] ? &loading->given : &loading->user;
     const struct config_list *directories = &layer->values.trust;
@@ -600,6 +608,43 @@ static bool is_trusted(const struct loading *loading) {
     return false;
 }
 
+/* A listed directory's file counts as far as it is the one that was accepted. */
+static result decide_trust(struct loading *loading, struct error *error) {
+    const struct config_options *options = loading->options;
+    struct config *config = loading->config;
+    const char *digest = config->project_digest;
+    enum config_trust known = CONFIG_TRUST_SAME;
+    config->is_listed = is_listed(loading);
+    if (config->is_listed && options->trust_state != NULL && !options->ignores_project) {
+        TRY(config_trust_look(options->trust_state, options->workspace, digest, &known, error));
+    }
+    loading->is_changed = known == CONFIG_TRUST_CHANGED;
+    config->is_trusted = config->is_listed && !loading->is_changed;
+    bool has_file = config->project_file != NULL;
+    if (loading->is_changed && has_file) {
+        return note(
+            loading,
+            error,
+            "%.300s is not what was accepted: what needs trust in it does not count; look at it, "
+            "then: "
+            "hearth config accept -C %.300s",
+            config->project_file,
+            options->workspace
+        );
+    }
+    if (known != CONFIG_TRUST_NEW || !options->records_trust) {
+        return OK;
+    }
+    TRY(config_trust_record(options->trust_state, options->workspace, digest, error));
+    return has_file ? note(
+                          loading,
+                          error,
+                          "%.300s is trusted as it is now; changes need: hearth config accept",
+                          config->project_file
+                      )
+                    : OK;
+}
+
 static result load(struct loading *loading, struct error *error) {
     struct config *config = loading->config;
     const char *home = NULL;
@@ -611,7 +656,7 @@ static result load(struct loading *loading, struct error *error) {
     TRY(read_project_file(loading, error));
     TRY(read_options(loading, error));
     TRY(set_defaults(loading, error));
-    config->is_trusted = is_trusted(loading);
+    TRY(decide_trust(loading, error));
     for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
         if (loading->user.is_given[i]) {
             take_over(loading, &loading->user, (enum config_key)i);

@@ -4,7 +4,8 @@
  * A value is looked for in the options, then in the project's file (.hearth/config.json in the
  * workspace), then in the user's ($XDG_CONFIG_HOME/hearth/config.json), then among the defaults. The
  * project's file is foreign: it can narrow what the user allows and never widen it; servers, hooks, a
- * model and allowing rules in it count only where the user's file lists the directory under "trust".
+ * model and allowing rules in it count only where the user's file lists the directory under "trust", and
+ * as long as it is what was accepted (config_trust.h).
  * Unknown keys, wrong types and values out of range are errors that name file, line and key.
  * Thread: main; immutable once loaded.
  */
@@ -12,6 +13,7 @@
 #define HEARTH_RUNTIME_CONFIG_H
 
 #include "base/json.h"
+#include "config_trust.h"
 #include "permission.h"
 
 #define CONFIG_FILE_BYTES_MAX  ((size_t)1 << 20)
@@ -144,8 +146,10 @@ struct config {
                                  * missing on disk; null: there is no home directory */
     const char *user_file;      /* null: none was read */
     const char *project_file;   /* null: none was read */
-    bool is_trusted;            /* the workspace is listed under "trust" */
-    struct config_list notes;   /* sentences about what does not count, for the person */
+    bool is_listed;             /* the workspace is listed under "trust" */
+    bool is_trusted;            /* and its file is the one that was accepted */
+    char project_digest[SHA256_HEX_BYTES]; /* of the project's file, or CONFIG_TRUST_NONE */
+    struct config_list notes;              /* sentences about what does not count, for the person */
     struct config_memory *memory;
 };
 
@@ -163,6 +167,9 @@ struct config_options {
     const char
         *workspace;       /* absolute, resolved (path_directory); null: no project's file is read */
     bool ignores_project; /* the project's file is not read */
+    /* The state directory, in which it stands which project's file was accepted; null: any is. */
+    const char *trust_state;
+    bool records_trust; /* a workspace that is trusted for the first time is accepted as it is */
     const struct config_override *overrides; /* [override_count] */
     size_t override_count;
 };

@@ -94,6 +94,8 @@ static int load(
     const struct config_options options = {
         .user_file = cli_value(settings->arguments, "config"),
         .workspace = workspace,
+        .trust_state = workspace != NULL ? buffer_text(&settings->state) : NULL,
+        .records_trust = true,
         .overrides = overrides->items,
         .override_count = overrides->count,
     };

@@ -27,7 +27,7 @@ COMMANDS = [
     "run", "sessions list", "sessions show", "sessions fork", "sessions diff",
     "sessions rewind", "sessions undo", "sessions prune", "cache show",
     "cache verify",
-    "cache evict", "cache export", "cache import", "config path", "config", "doctor", "model inspect", "model tokens",
+    "cache evict", "cache export", "cache import", "config accept", "config path", "config", "doctor", "model inspect", "model tokens",
     "model render", "model parse", "model logits", "model synth", "model bench", "tool list",
     "tool call", "sandbox run", "sandbox file",
 ]

@@ -220,6 +220,39 @@ def test_skills_of_the_user_are_listed_and_readable():
         assert "config.json" not in result, result
 
 
+def test_a_trusted_project_s_file_counts_as_it_was_accepted():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        file = place.work / ".hearth" / "config.json"
+        (place.work / ".hearth").rmdir()
+        place.write({"trust": [str(place.work)], "policy": "ask"})
+        allow = json.dumps({"rules": [{"tool": "shell", "action": "allow"}]})
+        plant = f"mkdir -p .hearth && echo '{allow}' > .hearth/config.json"
+        state = ["--state", str(place.path / "state")]
+        # A command that the person let run makes a file; it does not count in the next run.
+        events = place.run([shell(plant)], "--allow", "shell:mkdir *", "--policy", "workspace-write")
+        assert file.exists(), events
+        events = place.run([shell("touch x")])
+        assert any("is not what was accepted" in note for note in texts(events, "note")), events
+        assert not (place.work / "x").exists()
+        shown = json.loads(test_cli.check(place.hearth("config", "--json", *state), 0).stdout)
+        assert shown["trusted"] is False and len(shown["notes"]) == 1, shown
+        # It counts once the person says so, until it changes again.
+        test_cli.check(place.hearth("config", "accept", *state), 0, err="accepted: ")
+        assert not texts(place.run([shell("touch x")]), "note") and (place.work / "x").exists()
+        place.write(project=json.loads(allow) | {"effort": 20})
+        events = place.run([shell("touch y")])
+        assert any("is not what was accepted" in note for note in texts(events, "note")), events
+        assert not (place.work / "y").exists()
+        # One that is there at first is taken as it is, and that is said; elsewhere nothing is recorded.
+        events = place.run([shell("touch y")], "--state", str(place.path / "other"))
+        assert any("is trusted as it is now" in note for note in texts(events, "note")), events
+        assert (place.work / "y").exists()
+        place.write({})
+        test_cli.check(place.hearth("config", "accept", *state), 3, err="is not listed under")
+        assert len(list((place.path / "state" / "trusted").iterdir())) == 1
+
+
 def test_instructions_leave_a_small_context_its_room():
     test_cli.needs_sandbox()
     with Place() as place:
