@@ -98,7 +98,7 @@ def test_json_is_one_object_without_secrets():
         assert shown["trusted"] is True and shown["project_file"] is None
         assert shown["values"]["mcp"]["origin"] == {
             "source": "user", "name": str(place.user / "config.json"), "line": 1}
-        assert list(shown["values"])[0] == "model" and len(shown["values"]) == 30
+        assert list(shown["values"])[0] == "model" and len(shown["values"]) == 31
         assert json.loads(place.hearth("config", "policy").stdout) == "workspace-write"
 
 
