@@ -7,8 +7,17 @@
 
 #include "launch_spec.h"
 #include "lock.h"
+#include "nested.h"
 
 #define USERS_MAX 64U /* commands at once in one workspace */
+
+/* A workspace in which commands ran. */
+struct known {
+    struct known *next;
+    dev_t device;
+    ino_t inode;
+    struct nested nested;
+};
 
 struct below {
     dev_t device;
@@ -23,7 +32,7 @@ struct hold {
     ino_t inode;
     int lock_fd;    /* against other host processes */
     unsigned users; /* commands that run; 0: about to go */
-    struct below below[MOUNTS_READ_ONLY_MAX];
+    struct below below[MOUNTS_MAX];
     size_t below_count;
     bool can_be_shared;
 };
@@ -31,6 +40,7 @@ struct hold {
 struct hold_table {
     pthread_mutex_t mutex; /* guards all below, and of each hold */
     struct hold *first;
+    struct known *first_known;
 };
 
 result hold_table_create(struct hold_table **out, struct error *error) {
@@ -48,18 +58,40 @@ void hold_table_destroy(struct hold_table *table) {
         return;
     }
     ASSERT(table->first == NULL);
+    for (struct known *known = table->first_known; known != NULL;) {
+        struct known *next = known->next;
+        free(known);
+        known = next;
+    }
     (void)pthread_mutex_destroy(&table->mutex);
     free(table);
+}
+
+/* A directory above a mount point can be renamed, by whoever may write there, unless it is one too. */
+static bool is_held(const struct hold *hold, const char *destination) {
+    const char *below = destination + strlen(LAUNCH_WORKSPACE "/");
+    for (const char *at = below; (at = strchr(at, '/')) != NULL; at++) {
+        size_t length = (size_t)(at - destination);
+        bool is_point = false;
+        for (size_t i = 0; i < hold->below_count && !is_point; i++) {
+            const char *other = hold->below[i].destination;
+            is_point = strncmp(other, destination, length) == 0 && other[length] == '\0';
+        }
+        if (!is_point) {
+            return false;
+        }
+    }
+    return true;
 }
 
 /* What `mounts` has below the workspace; false when a descriptor cannot be looked at. */
 static bool list_below(const struct mounts *mounts, struct hold *out) {
     out->below_count = 0;
     out->can_be_shared = true;
-    for (size_t i = 0; i < mounts->read_only_count; i++) {
-        const struct mount_item *item = &mounts->read_only[i];
+    for (size_t i = 0; i < mounts->item_count; i++) {
+        const struct mount_item *item = &mounts->items[i];
         struct stat about;
-        if (item->is_outside_workspace) {
+        if (item->kind == MOUNT_OUTSIDE) {
             continue;
         }
         if (fstat(item->fd, &about) != 0) {
@@ -69,9 +101,7 @@ static bool list_below(const struct mounts *mounts, struct hold *out) {
         below->device = about.st_dev;
         below->inode = about.st_ino;
         memcpy(below->destination, item->destination, sizeof below->destination);
-        const char *name = item->destination + strlen(LAUNCH_WORKSPACE) + 1;
-        // A directory above a mount point can be renamed, by whoever may write there.
-        out->can_be_shared = out->can_be_shared && strchr(name, '/') == NULL;
+        out->can_be_shared = out->can_be_shared && is_held(out, item->destination);
     }
     return true;
 }
@@ -107,7 +137,7 @@ static result join(
     }
     TRY(open_below(mounts, policy, error));
     if (hold->below_count == 0) { // .git, say, was made by a command that may still change it
-        mounts_close_read_only(mounts);
+        mounts_close_items(mounts);
         return OK;
     }
     CLEANUP(free_cleanup) struct hold *wanted = calloc(1, sizeof *wanted);
@@ -152,6 +182,29 @@ static void discard(struct hold *hold) {
     free(hold);
 }
 
+static result know(
+    struct hold_table *table, struct mounts *mounts, const struct stat *about, struct error *error
+) {
+    struct known *known = table->first_known;
+    while (known != NULL && (known->device != about->st_dev || known->inode != about->st_ino)) {
+        known = known->next;
+    }
+    if (known == NULL) {
+        CLEANUP(free_cleanup) struct known *made = calloc(1, sizeof *made);
+        if (made == NULL) {
+            FAIL(error, MEMORY, "no memory for a share in workspace '%.300s'", mounts->workspace);
+        }
+        TRY(nested_find(mounts->workspace_fd, &made->nested, error));
+        made->device = about->st_dev;
+        made->inode = about->st_ino;
+        made->next = table->first_known;
+        table->first_known = made;
+        known = TAKE(made);
+    }
+    mounts->nested = &known->nested;
+    return OK;
+}
+
 static result acquire(
     struct hold_table *table,
     struct mounts *mounts,
@@ -163,6 +216,7 @@ static result acquire(
     if (fstat(mounts->workspace_fd, &about) != 0) {
         FAIL(error, IO, "workspace '%.300s' cannot be looked at", mounts->workspace);
     }
+    TRY(know(table, mounts, &about, error));
     struct hold *hold = table->first;
     while (hold != NULL && (hold->device != about.st_dev || hold->inode != about.st_ino)) {
         hold = hold->next;

@@ -3,8 +3,9 @@
  * A mount destination below the workspace may only be set up when no running command could have put
  * a symlink in its way (CVE-2026-87766). One command alone is safe, since its destinations are
  * checked before it runs. Further commands of the same host are let in only
- *   - with exactly the same destinations, each a direct child of the workspace: as a mount point in
- *     every running command it can be neither renamed nor replaced by any of them; or
+ *   - with exactly the same destinations, each a direct child of the workspace or of another one of
+ *     them: as a mount point in every running command it can be neither renamed nor replaced by any of
+ *     them, and nothing above it can; or
  *   - when the first one had none: then none of the others gets one either.
  * Everything else, and any other host process, waits until the workspace is free.
  */
@@ -15,7 +16,9 @@
 
 struct hold; /* one workspace in use */
 
-struct hold_table; /* of one sandbox; any thread */
+/* Of one sandbox; any thread. Git directories below the top of a workspace are looked for once, before
+ * the first command runs there: those that commands make later stay theirs. */
+struct hold_table;
 
 /* Expected errors: MEMORY. */
 MUST_CHECK result hold_table_create(struct hold_table **out, struct error *error);

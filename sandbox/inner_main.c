@@ -66,8 +66,7 @@ struct landlock_port {
     uint64_t port;
 };
 
-#define READ_ONLY_MAX 16
-#define FILTER_MAX    4096 /* BPF_MAXINSNS */
+#define FILTER_MAX 4096 /* BPF_MAXINSNS */
 
 struct settings {
     uint64_t cpu_s;
@@ -77,7 +76,7 @@ struct settings {
     uint64_t address_bytes;
     uint64_t data_bytes;
     uint64_t network; /* the relay's port, or 0 */
-    const char *read_only[READ_ONLY_MAX];
+    const char *read_only[LAUNCH_OUTSIDE_MAX];
     size_t read_only_count;
 };
 
@@ -113,7 +112,7 @@ static int parse_settings(int argc, char **argv, struct settings *out) {
     };
     int at = 1;
     for (; at < argc && strcmp(argv[at], "--") != 0; at++) {
-        if (strncmp(argv[at], "ro=", 3) == 0 && out->read_only_count < READ_ONLY_MAX) {
+        if (strncmp(argv[at], "ro=", 3) == 0 && out->read_only_count < LAUNCH_OUTSIDE_MAX) {
             out->read_only[out->read_only_count++] = argv[at] + 3;
             continue;
         }

@@ -21,7 +21,7 @@
 
 #define ARGUMENTS_BYTES_MAX ((size_t)1 << 20)
 #define COMMAND_WORDS_MAX   4000 /* bubblewrap refuses above 9000 in all */
-#define INNER_WORDS_MAX     (16 + MOUNTS_READ_ONLY_MAX)
+#define INNER_WORDS_MAX     (16 + LAUNCH_OUTSIDE_MAX)
 #define TMP_BYTES           ((uint64_t)64 << 20)
 #define SMALL_TMP_BYTES     ((uint64_t)16 << 20)
 #define SOURCE_FD_MIN       LAUNCH_FDS_MAX /* sources above all targets: no dup2 overwrites one */
@@ -176,11 +176,13 @@ static result add_mounts(
     add_word(words, policy->is_read_only ? "--ro-bind-fd" : "--bind-fd");
     add_number(words, (uint64_t)target);
     add_word(words, LAUNCH_WORKSPACE);
-    for (size_t i = 0; i < mounts->read_only_count; i++) {
-        TRY(fd_table_add(table, mounts->read_only[i].fd, &target, error));
-        add_word(words, "--ro-bind-fd");
+    for (size_t i = 0; i < mounts->item_count; i++) {
+        const struct mount_item *item = &mounts->items[i];
+        bool is_writable = item->kind == MOUNT_PIN && !policy->is_read_only;
+        TRY(fd_table_add(table, item->fd, &target, error));
+        add_word(words, is_writable ? "--bind-fd" : "--ro-bind-fd");
         add_number(words, (uint64_t)target);
-        add_word(words, mounts->read_only[i].destination);
+        add_word(words, item->destination);
     }
     if (mounts->work_tree_link[0] != '\0') {
         ADD(words, "--symlink", LAUNCH_WORKSPACE, mounts->work_tree_link);
@@ -375,10 +377,10 @@ static result build_command_line(
     if (policy->network_socket != NULL) {
         add_setting(line, "network=", LAUNCH_PROXY_PORT);
     }
-    for (size_t i = 0; i < mounts->read_only_count; i++) {
-        if (mounts->read_only[i].is_outside_workspace) {
+    for (size_t i = 0; i < mounts->item_count; i++) {
+        if (mounts->items[i].kind == MOUNT_OUTSIDE) {
             char *text = line->text[line->texts++];
-            const char *path = mounts->read_only[i].destination;
+            const char *path = mounts->items[i].destination;
             (void)snprintf(text, sizeof line->text[0], "ro=%s", path);
             line->words[line->count++] = text;
         }

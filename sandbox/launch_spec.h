@@ -12,9 +12,10 @@
 #define LAUNCH_RECORD_FD    5 /* the same pipe, inherited by hearth-inner */
 #define LAUNCH_FILTER_FD    6 /* sealed memfd with the compiled seccomp filter */
 /* Behind them workspace, .git, protected paths, small files and cgroup.procs. */
-#define LAUNCH_NETWORK_FD 7 /* connected to the host's proxy; with network only */
-#define LAUNCH_PROXY_PORT 3128
-#define LAUNCH_FDS_MAX    64
+#define LAUNCH_NETWORK_FD  7 /* connected to the host's proxy; with network only */
+#define LAUNCH_PROXY_PORT  3128
+#define LAUNCH_FDS_MAX     128
+#define LAUNCH_OUTSIDE_MAX 24 /* further read-only paths of the host */
 
 #define LAUNCH_LINE_READY  "hearth ready"   /* hearth-inner is about to run the command */
 #define LAUNCH_LINE_FAILED "hearth failed " /* and a reason */

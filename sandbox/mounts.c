@@ -18,20 +18,21 @@
 
 #include "hold.h"
 #include "launch_spec.h"
+#include "nested.h"
 #include "resolve.h"
 
 #define SMALL_FILE_BYTES ((size_t)64 << 10)
 
-void mounts_close_read_only(struct mounts *mounts) {
-    for (size_t i = 0; i < mounts->read_only_count; i++) {
-        fd_cleanup(&mounts->read_only[i].fd);
+void mounts_close_items(struct mounts *mounts) {
+    for (size_t i = 0; i < mounts->item_count; i++) {
+        fd_cleanup(&mounts->items[i].fd);
     }
-    mounts->read_only_count = 0;
+    mounts->item_count = 0;
     mounts->work_tree_link[0] = '\0';
 }
 
 void mounts_close(struct mounts *mounts) {
-    mounts_close_read_only(mounts);
+    mounts_close_items(mounts);
     fd_cleanup(&mounts->workspace_fd);
     hold_release(mounts->hold);
     *mounts = (struct mounts){.workspace_fd = -1};
@@ -160,17 +161,32 @@ static result open_workspace(const char *path, struct mounts *mounts, struct err
 
 /* Takes the descriptor, also on failure. */
 static result add_item(
-    struct mounts *mounts, int fd, bool is_outside, struct error *error, const char *format, ...
+    struct mounts *mounts,
+    int fd,
+    enum mount_kind kind,
+    struct error *error,
+    const char *format,
+    ...
 ) PRINTF_LIKE(5, 6);
 
 static result add_item(
-    struct mounts *mounts, int fd, bool is_outside, struct error *error, const char *format, ...
+    struct mounts *mounts,
+    int fd,
+    enum mount_kind kind,
+    struct error *error,
+    const char *format,
+    ...
 ) {
-    if (mounts->read_only_count >= MOUNTS_READ_ONLY_MAX) {
-        close(fd);
-        FAIL(error, LIMIT, "more than %d read-only paths", MOUNTS_READ_ONLY_MAX);
+    size_t outside = 0;
+    for (size_t i = 0; i < mounts->item_count; i++) {
+        outside += mounts->items[i].kind == MOUNT_OUTSIDE;
     }
-    struct mount_item *item = &mounts->read_only[mounts->read_only_count];
+    if (mounts->item_count >= MOUNTS_MAX ||
+        (kind == MOUNT_OUTSIDE && outside >= LAUNCH_OUTSIDE_MAX)) {
+        close(fd);
+        FAIL(error, LIMIT, "more than %d read-only paths", LAUNCH_OUTSIDE_MAX);
+    }
+    struct mount_item *item = &mounts->items[mounts->item_count];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(item->destination, sizeof item->destination, format, arguments);
@@ -180,8 +196,8 @@ static result add_item(
         FAIL(error, INVALID_INPUT, "a read-only path is too long");
     }
     item->fd = fd;
-    item->is_outside_workspace = is_outside;
-    mounts->read_only_count += 1;
+    item->kind = kind;
+    mounts->item_count += 1;
     return OK;
 }
 
@@ -347,7 +363,9 @@ static result add_git_file(struct mounts *mounts, struct error *error) {
         }
         int common_fd = -1;
         TRY(open_git_directory(mounts, common_host, &common_fd, error));
-        return add_item(mounts, common_fd, true, error, "%s", common_inside); // holds `git` too
+        return add_item(
+            mounts, common_fd, MOUNT_OUTSIDE, error, "%s", common_inside
+        ); // holds `git` too
     }
     if (work_tree[0] != '\0' && join_path(inside, work_tree, mounts->work_tree_link) &&
         strcmp(mounts->work_tree_link, LAUNCH_WORKSPACE) == 0) {
@@ -356,7 +374,7 @@ static result add_git_file(struct mounts *mounts, struct error *error) {
     if (is_within(mounts->work_tree_link, LAUNCH_WORKSPACE)) {
         FAIL(error, INVALID_INPUT, "git directory '%s' has an unusual worktree", host);
     }
-    result added = add_item(mounts, git, true, error, "%s", inside);
+    result added = add_item(mounts, git, MOUNT_OUTSIDE, error, "%s", inside);
     git = -1; // taken either way
     return added;
 }
@@ -378,13 +396,13 @@ static result add_git(struct mounts *mounts, struct error *error) {
         FAIL_FOREIGN(error, INVALID_INPUT, number, "workspace .git: %s", strerror(number));
     }
     if (S_ISDIR(about.st_mode)) {
-        return add_item(mounts, fd, false, error, LAUNCH_WORKSPACE "/.git");
+        return add_item(mounts, fd, MOUNT_BELOW, error, LAUNCH_WORKSPACE "/.git");
     }
     if (!S_ISREG(about.st_mode)) {
         close(fd);
         FAIL(error, INVALID_INPUT, "workspace .git is neither a directory nor a file");
     }
-    TRY(add_item(mounts, fd, false, error, LAUNCH_WORKSPACE "/.git"));
+    TRY(add_item(mounts, fd, MOUNT_BELOW, error, LAUNCH_WORKSPACE "/.git"));
     return add_git_file(mounts, error);
 }
 
@@ -422,7 +440,7 @@ static result add_protected(struct mounts *mounts, const char *path, struct erro
         close(fd);
         FAIL(error, INVALID_INPUT, "protected path '%.200s' is no file or directory", path);
     }
-    return add_item(mounts, fd, false, error, LAUNCH_WORKSPACE "%s", clean);
+    return add_item(mounts, fd, MOUNT_BELOW, error, LAUNCH_WORKSPACE "%s", clean);
 }
 
 /* Whether whom commands run as could change a path where it is not mounted read-only. Of what is the
@@ -473,13 +491,68 @@ add_read_only(struct mounts *mounts, const char *path, bool may_be_own, struct e
             path
         );
     }
-    return add_item(mounts, fd, true, error, "%s", resolved);
+    return add_item(mounts, fd, MOUNT_OUTSIDE, error, "%s", resolved);
 }
 
-/* `.git`, then protected paths; all that can lie below the workspace. */
+static bool has_item(const struct mounts *mounts, const char *path) {
+    for (size_t i = 0; i < mounts->item_count; i++) {
+        const char *below = mounts->items[i].destination + strlen(LAUNCH_WORKSPACE "/");
+        if (mounts->items[i].kind != MOUNT_OUTSIDE && strcmp(below, path) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What is gone, or a link by now, is no git directory of the workspace any more. */
+static result add_below(
+    struct mounts *mounts, const char *path, enum mount_kind kind, bool *added, struct error *error
+) {
+    int fd = resolve_open(mounts->workspace_fd, path, O_PATH, 0, RESOLVE_CONFINE);
+    struct stat about;
+    bool is_fit = fd >= 0 && fstat(fd, &about) == 0 &&
+                  (S_ISDIR(about.st_mode) || (kind == MOUNT_BELOW && S_ISREG(about.st_mode)));
+    *added = is_fit;
+    if (!is_fit) {
+        fd_cleanup(&fd);
+        return OK;
+    }
+    return add_item(mounts, fd, kind, error, LAUNCH_WORKSPACE "/%s", path);
+}
+
+/* Git directories below the top, read-only. The directories above each become mount points, which no
+ * command can move away, so that commands can share the workspace (hold.h). */
+static result add_nested(struct mounts *mounts, struct error *error) {
+    size_t begin = mounts->item_count;
+    for (size_t i = 0; mounts->nested != NULL && i < mounts->nested->count; i++) {
+        char path[SANDBOX_PATH_BYTES];
+        size_t depth = 0;
+        bool added = true;
+        memcpy(path, mounts->nested->paths[i], sizeof path);
+        for (const char *at = path; *at != '\0'; at++) {
+            depth += *at == '/';
+        }
+        if (mounts->item_count - begin + depth + 1 > MOUNTS_NESTED_MAX) {
+            continue;
+        }
+        for (char *at = path; added && (at = strchr(at, '/')) != NULL; *at++ = '/') {
+            *at = '\0';
+            if (!has_item(mounts, path)) {
+                TRY(add_below(mounts, path, MOUNT_PIN, &added, error));
+            }
+        }
+        if (added) {
+            TRY(add_below(mounts, path, MOUNT_BELOW, &added, error));
+        }
+    }
+    return OK;
+}
+
+/* `.git`, those below the top, then protected paths, which may lie in directories that those pin. */
 static result
 open_below(struct mounts *mounts, const struct sandbox_policy *policy, struct error *error) {
     TRY(add_git(mounts, error));
+    TRY(add_nested(mounts, error));
     for (size_t i = 0; i < policy->protect_count; i++) {
         TRY(add_protected(mounts, policy->protect[i], error));
     }
@@ -540,7 +613,7 @@ result mounts_check_git(const char *workspace, bool *has_git, struct error *erro
     if (is_ok(checked)) {
         checked = add_git(&mounts, error);
     }
-    *has_git = mounts.read_only_count > 0;
+    *has_git = mounts.item_count > 0;
     mounts_close(&mounts);
     return checked;
 }

@@ -7,23 +7,32 @@
 
 #include "sandbox.h"
 
-#define MOUNTS_READ_ONLY_MAX 24
+#define MOUNTS_MAX         88 /* all of them */
+#define MOUNTS_NESTED_MAX  40 /* for git directories below the top */
+
+enum mount_kind {
+    MOUNT_BELOW, /* the workspace, read-only */
+    MOUNT_PIN, /* a directory in the workspace, as writable as that: a mount point stays in place */
+    MOUNT_OUTSIDE, /* of the host, read-only; Landlock then needs a rule of its own */
+};
 
 struct mount_item {
     int fd; /* O_PATH */
     char destination[SANDBOX_PATH_BYTES];
-    bool is_outside_workspace; /* Landlock then needs a rule of its own */
+    enum mount_kind kind;
 };
 
 struct hold;
 struct hold_table;
+struct nested;
 
 struct mounts {
     char workspace[SANDBOX_PATH_BYTES]; /* host path without symlinks */
     int workspace_fd;
-    struct hold *hold; /* while a command runs in the workspace; null: not taken */
-    struct mount_item read_only[MOUNTS_READ_ONLY_MAX];
-    size_t read_only_count;
+    struct hold *hold;           /* while a command runs in the workspace; null: not taken */
+    const struct nested *nested; /* git directories below the top; borrowed from the hold table */
+    struct mount_item items[MOUNTS_MAX]; /* in the order in which they are made */
+    size_t item_count;
     char work_tree_link[SANDBOX_PATH_BYTES]; /* where a submodule's git looks for its tree, or "" */
 };
 
@@ -43,6 +52,6 @@ void mounts_close(struct mounts *mounts);
 /* Whether the workspace has a `.git` and may: a directory, or a file whose git directory points back
  * here; others could lead to any repository. Expected errors: INVALID_INPUT, UNSUPPORTED. */
 MUST_CHECK result mounts_check_git(const char *workspace, bool *has_git, struct error *error);
-void mounts_close_read_only(struct mounts *mounts); /* forgets what was to be mounted read-only */
+void mounts_close_items(struct mounts *mounts); /* forgets what was to be mounted */
 
 #endif

@@ -29,6 +29,9 @@ find_package(Threads REQUIRED)
 hearth_test(test_sandbox_together SOURCES test_sandbox_together.c sandbox_support.c
     LIBRARIES sandbox base Threads::Threads LABELS threads)
 add_dependencies(test_sandbox_together hearth-sandbox hearth-inner)
+hearth_test(test_sandbox_nested SOURCES test_sandbox_nested.c sandbox_support.c
+    LIBRARIES sandbox base Threads::Threads LABELS threads)
+add_dependencies(test_sandbox_nested hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox_input hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox hearth-sandbox hearth-inner sandbox_cli)
 add_dependencies(test_sandbox_refusals hearth-sandbox hearth-inner sandbox_cli)
