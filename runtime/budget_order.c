@@ -103,6 +103,15 @@ result budget_check(const struct budget *budget, struct error *error) {
         }
         TRY(check_total(budget, i, error));
     }
+    for (size_t node = 0; node < budget_nodes(budget); node++) {
+        size_t open = 0;
+        for (size_t i = 1; i < budget_nodes(budget); i++) {
+            open += budget_parent(budget, i) == node && budget_is_open(budget, i) ? 1 : 0;
+        }
+        if (open != budget_children_open(budget, node)) {
+            FAIL(error, CORRUPT, "account %zu: %zu children are open", node, open);
+        }
+    }
     for (size_t node = 1; node < budget_nodes(budget); node++) {
         size_t parent = budget_parent(budget, node);
         bool is_behind = budget_deadline_ms(budget, node) > budget_deadline_ms(budget, parent);

@@ -7,6 +7,8 @@ static const struct strategy *const strategies[] = {
     &strategy_single,
     &strategy_race,
     &strategy_best_of,
+    &strategy_plan,
+    &strategy_staged,
 };
 
 const struct strategy *strategy_find(struct view name) {
@@ -19,7 +21,7 @@ const struct strategy *strategy_find(struct view name) {
 }
 
 const char *strategy_names(void) {
-    return "single, race, best-of";
+    return "single, race, best-of, plan, staged, auto";
 }
 
 struct strategy_order *

@@ -92,6 +92,8 @@ struct strategy {
 extern const struct strategy strategy_single;
 extern const struct strategy strategy_race;
 extern const struct strategy strategy_best_of;
+extern const struct strategy strategy_plan;
+extern const struct strategy strategy_staged;
 
 /* By name, not "auto"; null: no such one. */
 const struct strategy *strategy_find(struct view name);

@@ -3,3 +3,5 @@ hearth_test(test_budget SOURCES test_budget.c LIBRARIES swarm base)
 hearth_test(test_swarm_simulation
     SOURCES test_swarm_simulation.c swarm_simulation.c swarm_world.c
     LIBRARIES swarm base)
+hearth_test(test_swarm SOURCES test_swarm.c swarm_support.c failing_memory.c LIBRARIES swarm base)
+target_link_options(test_swarm PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)

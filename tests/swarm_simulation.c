@@ -273,6 +273,9 @@ static void go_on(struct simulation *simulation, size_t node) {
         event.ask = &simulation->ask; /* filled when it is its turn */
         child->turns_left--;
         push(simulation, 1, &event);
+        if (child->fault == FAULT_CRASHES) { /* in the middle of its call */
+            plan_end(simulation, node, SWARM_END_FAULT, 50);
+        }
     } else {
         plan_turn(simulation, node);
     }
@@ -436,7 +439,7 @@ static int64_t one_of(uint64_t *random, const int64_t *values, size_t count) {
 }
 
 static struct swarm_options draw_options(struct simulation *simulation) {
-    static const char *const names[] = {"single", "race", "best-of"};
+    static const char *const names[] = {"single", "race", "best-of", "plan", "staged"};
     static const int64_t times[] = {0, 1000, 30000, 30000, 120000, 600000};
     static const int64_t tokens[] = {0, 300, 5000, 20000, 100000};
     uint64_t *random = &simulation->random;
@@ -515,6 +518,13 @@ static bool run(struct simulation *simulation) {
             if (CHANCE(&simulation->random, 3) && !world->is_finished) {
                 make_noise(simulation);
             }
+        }
+    }
+    for (size_t i = 0; i < simulation->queue_count && !world->has_problem; i++) {
+        struct swarm_effects effects;
+        swarm_handle(world->swarm, &simulation->queue[i].event, &effects);
+        if (effects.count > 0) {
+            world_problem(world, "an event after the end has effects");
         }
     }
     for (size_t i = 1; i < swarm_node_count(world->swarm); i++) {

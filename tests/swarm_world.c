@@ -102,6 +102,23 @@ void world_event(struct world *world, const struct swarm_event *event) {
 
 /* ---- effects ----------------------------------------------------------------------------------- */
 
+/* A child with the work of one above it would go on so without end. */
+static void expect_own_brief(struct world *world, size_t node) {
+    const struct swarm_node *told = swarm_node(world->swarm, node);
+    struct view brief = buffer_view(&told->brief);
+    for (size_t at = told->parent; !told->is_order && at != SWARM_ROOT;
+         at = swarm_node(world->swarm, at)->parent) {
+        EXPECT(
+            world,
+            brief.length == 0 ||
+                !view_equals(brief, buffer_view(&swarm_node(world->swarm, at)->brief)),
+            "%s has the brief of %s",
+            told->name,
+            name_of(world, at)
+        );
+    }
+}
+
 static void start_effect(struct world *world, const struct swarm_effect *effect) {
     struct world_node *node = &world->nodes[effect->node];
     const struct swarm_node *told = swarm_node(world->swarm, effect->node);
@@ -122,10 +139,12 @@ static void start_effect(struct world *world, const struct swarm_effect *effect)
             last_ms
         );
     }
+    expect_own_brief(world, effect->node);
     node->is_started = true;
     node->heard_ms = world->now_ms;
     node->tokens_max = effect->tokens_max;
     node->calls_max = effect->calls_max;
+    node->processes_max = effect->processes_max;
     buffer_clear(&world->scratch);
     result_ignore(swarm_start_text(/* only that it can be made */
                                    world->swarm,
@@ -232,6 +251,7 @@ static void share_effect(struct world *world, const struct swarm_effect *effect)
     );
     node->tokens_max = effect->tokens_max;
     node->calls_max = effect->calls_max;
+    node->processes_max = effect->processes_max;
 }
 
 static void merge_effect(struct world *world, const struct swarm_effect *effect) {
@@ -382,6 +402,36 @@ static void expect_message_fates(struct world *world) {
     }
 }
 
+/* What was promised to all together is there: tokens of those that have ended are spent, those of the
+ * others are all that they may spend. */
+static void expect_promises_kept(struct world *world) {
+    const struct swarm_options *options = swarm_options(world->swarm);
+    int64_t tokens = world->is_ranking ? world->rank_tokens_max : 0;
+    int64_t processes = 0;
+    for (size_t i = 1; i < swarm_node_count(world->swarm); i++) {
+        const struct world_node *node = &world->nodes[i];
+        bool is_gone = node->has_ended || swarm_node(world->swarm, i)->outcome == SWARM_LOST;
+        if (node->is_started) {
+            tokens += is_gone || options->tokens_max == 0 ? node->tokens : node->tokens_max;
+            processes += is_gone || options->processes_max == 0 ? 0 : node->processes_max;
+        }
+    }
+    EXPECT(
+        world,
+        options->tokens_max == 0 || tokens - world->overspent <= options->tokens_max,
+        "%" PRId64 " tokens are promised of %" PRId64,
+        tokens,
+        options->tokens_max
+    );
+    EXPECT(
+        world,
+        options->processes_max == 0 || processes <= options->processes_max,
+        "%" PRId64 " processes are promised of %" PRId64,
+        processes,
+        options->processes_max
+    );
+}
+
 void world_settled(struct world *world) {
     const struct swarm_options *options = swarm_options(world->swarm);
     size_t working = 0;
@@ -390,6 +440,15 @@ void world_settled(struct world *world) {
         bool is_gone = swarm_node(world->swarm, i)->outcome == SWARM_LOST;
         working += node->is_started && !node->has_ended && !node->has_ask && !is_gone ? 1 : 0;
         bool is_told = node->is_cancelled || node->has_ended || !node->is_started || is_gone;
+        int64_t lost_ms = node->cancel_ms + options->kill_grace_ms;
+        EXPECT(
+            world,
+            !node->is_cancelled || node->has_ended || is_gone ||
+                (world->now_ms < lost_ms && world->wake_ms <= lost_ms),
+            "%s was told to end at %" PRId64 " and is still waited for",
+            name_of(world, i),
+            node->cancel_ms
+        );
         EXPECT(
             world,
             is_told || node->same_digests < SWARM_LOOP_TURNS,
@@ -418,6 +477,7 @@ void world_settled(struct world *world) {
         options->tokens_max
     );
     if (!swarm_is_ending(world->swarm)) {
+        expect_promises_kept(world);
         expect_message_fates(world);
     }
     world->was_ending = swarm_is_ending(world->swarm);

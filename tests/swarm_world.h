@@ -12,6 +12,7 @@ struct world_node {
     bool is_started, has_ended, is_cancelled, is_confirmed; /* confirmed: NODE_STARTED was sent */
     int64_t cancel_ms, heard_ms;
     int64_t tokens_max, calls_max; /* allowed in its life */
+    int64_t processes_max;         /* that it may hold */
     int64_t tokens, calls;         /* spent */
     bool has_ask, is_verified_now, is_merged_now;
     uint64_t ask;
