@@ -227,6 +227,20 @@ static void waits_end_by_timeout_message_and_end(void **state) {
     assert_non_null(strstr(desk_answer(desk, 1), "done"));
 }
 
+static void wait_for_any_ends_with_the_first(void **state) {
+    struct desk *desk = *state;
+    spawn(desk, 1, brief_a);
+    spawn(desk, 1, brief_b);
+    desk_start_all(desk);
+    desk_asked(desk, 1, (struct swarm_ask){.type = SWARM_ASK_WAIT, .join = SWARM_JOIN_ANY});
+    desk_ended(desk, 3, SWARM_END_ANSWER, "first", 0);
+    const char *text = desk_answer(desk, 1);
+    assert_non_null(strstr(text, "agent-3: unverified\nfirst\n"));
+    assert_null(strstr(text, "agent-2"));
+    assert_true(desk_node(desk, 3)->is_read);
+    assert_false(desk_node(desk, 2)->is_read);
+}
+
 static void circles_and_ancestors_are_refused_by_name(void **state) {
     struct desk *desk = *state;
     spawn(desk, 1, brief_a);
@@ -389,6 +403,7 @@ int main(void) {
         VERB_TEST(fork_answers_when_all_have_ended),
         VERB_TEST(fork_for_the_first_passing_cancels_the_rest),
         VERB_TEST(waits_end_by_timeout_message_and_end),
+        VERB_TEST(wait_for_any_ends_with_the_first),
         VERB_TEST(circles_and_ancestors_are_refused_by_name),
         VERB_TEST(wait_that_nobody_works_for_is_answered_at_once),
         VERB_TEST(messages_come_in_order_one_at_a_time_or_bounce),
