@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "workspace_internal.h"
 #include "workspace_merge.h"
@@ -25,9 +26,9 @@ result workspace_keep(struct workspace *workspace, const git_oid *commit, struct
 }
 
 struct import {
-    struct workspace *workspace;
     git_repository *from;
     git_odb *source, *target;
+    int from_fd, to_fd;  /* directories with objects/ in them; from_fd -1: files are not linked */
     struct buffer trees; /* names, each before what is below it */
 };
 
@@ -35,16 +36,36 @@ static void import_deinit(struct import *import) {
     buffer_deinit(&import->trees);
     git_odb_free(import->target);
     git_odb_free(import->source);
-    git_repository_free(import->from);
 }
 
 /* All objects of a store are loose files. */
-static bool refresh(const struct workspace *workspace, const git_oid *id) {
+struct object_path {
+    char text[GIT_OID_HEXSZ + 16];
+};
+
+static struct object_path path_of(const git_oid *id) {
+    struct object_path path;
     char hex[GIT_OID_HEXSZ + 1];
-    char path[GIT_OID_HEXSZ + 16];
     (void)git_oid_tostr(hex, sizeof hex, id);
-    (void)snprintf(path, sizeof path, "objects/%.2s/%s", hex, hex + 2);
-    return utimensat(workspace->store_fd, path, NULL, AT_SYMLINK_NOFOLLOW) == 0;
+    (void)snprintf(path.text, sizeof path.text, "objects/%.2s/%s", hex, hex + 2);
+    return path;
+}
+
+/* False: it has to be copied. */
+static bool link_object(const struct import *import, const git_oid *id) {
+    char directory[GIT_OID_HEXSZ];
+    struct object_path path = path_of(id);
+    const char *text = path.text;
+    if (import->from_fd < 0) {
+        return false;
+    }
+    int linked = linkat(import->from_fd, text, import->to_fd, text, 0);
+    if (linked != 0 && errno == ENOENT) {
+        (void)snprintf(directory, sizeof directory, "%.10s", text); // objects/ and two digits
+        linked = mkdirat(import->to_fd, directory, 0700);
+        linked = linkat(import->from_fd, text, import->to_fd, text, 0);
+    }
+    return linked == 0 || errno == EEXIST;
 }
 
 static result copy_object(
@@ -58,8 +79,10 @@ static result copy_object(
     git_object_t found = GIT_OBJECT_INVALID;
     git_odb_object *object = NULL;
     git_oid written;
-    if (refresh(import->workspace, id)) {
-        return OK;
+    struct object_path path = path_of(id);
+    if (link_object(import, id) ||
+        utimensat(import->to_fd, path.text, NULL, AT_SYMLINK_NOFOLLOW) == 0) {
+        return OK; // there, and young
     }
     if (git_odb_read_header(&bytes, &found, import->source, id) < 0 || found != kind ||
         bytes > bytes_max || git_odb_read(&object, import->source, id) < 0) {
@@ -121,26 +144,66 @@ static result copy_snapshot(struct import *import, const git_oid *id, struct err
     git_oid tree = *git_commit_tree_id(commit);
     git_commit_free(commit);
     TRY(copy_tree(import, &tree, error));
-    TRY(workspace_keep(import->workspace, id, error));
     return copy_object(import, id, GIT_OBJECT_COMMIT, COMMIT_BYTES_MAX, error);
+}
+
+static result open_both(struct import *import, git_repository *to, struct error *error) {
+    TRY_GIT(git_repository_odb(&import->source, import->from), "opening a snapshot store");
+    TRY_GIT(git_repository_odb(&import->target, to), "opening the store");
+    return OK;
+}
+
+static result import_locked(
+    struct workspace *workspace, git_repository *from, const git_oid *id, struct error *error
+) {
+    CLEANUP(import_deinit)
+    struct import import = {.from = from, .from_fd = -1, .to_fd = workspace->store_fd};
+    workspace_store_grows(workspace);
+    TRY(open_both(&import, workspace->repository, error));
+    TRY(copy_snapshot(&import, id, error));
+    return workspace_keep(workspace, id, error);
 }
 
 result workspace_import(
     struct workspace *workspace, const char *store, const char *commit, struct error *error
 ) {
     git_oid id;
-    CLEANUP(import_deinit) struct import import = {.workspace = workspace};
+    git_repository *from = NULL;
     if (strlen(commit) != WORKSPACE_COMMIT_BYTES - 1 || git_oid_fromstr(&id, commit) < 0) {
         FAIL(error, NOT_FOUND, "'%.60s' is not the name of a snapshot", commit);
     }
-    if (git_repository_open_bare(&import.from, store) < 0) {
+    if (git_repository_open_bare(&from, store) < 0) {
         FAIL(error, NOT_FOUND, "there is no snapshot store '%.300s'", store);
     }
-    TRY_GIT(git_repository_odb(&import.source, import.from), "opening a snapshot store");
-    TRY_GIT(git_repository_odb(&import.target, workspace->repository), "opening the store");
-    TRY(workspace_store_lock(workspace, error)); // nothing is collected meanwhile
-    workspace_store_grows(workspace);
-    result copied = copy_snapshot(&import, &id, error);
-    workspace_store_unlock(workspace);
+    result locked = workspace_store_lock(workspace, error); // nothing is collected meanwhile
+    result copied = locked;
+    if (is_ok(locked)) {
+        copied = import_locked(workspace, from, &id, error);
+        workspace_store_unlock(workspace);
+    }
+    git_repository_free(from);
     return copied;
+}
+
+result workspace_link_snapshot(
+    const struct workspace *from, const git_oid *commit, struct workspace *to, struct error *error
+) {
+    CLEANUP(import_deinit)
+    struct import import = {
+        .from = from->repository, .from_fd = from->store_fd, .to_fd = to->store_fd};
+    TRY(open_both(&import, to->repository, error));
+    return copy_snapshot(&import, commit, error);
+}
+
+result workspace_link_tree(
+    const struct workspace *from,
+    const git_oid *tree,
+    git_repository *to,
+    int to_fd,
+    struct error *error
+) {
+    CLEANUP(import_deinit)
+    struct import import = {.from = from->repository, .from_fd = from->store_fd, .to_fd = to_fd};
+    TRY(open_both(&import, to, error));
+    return copy_tree(&import, tree, error);
 }

@@ -97,6 +97,20 @@ MUST_CHECK result workspace_compare_trees(
     struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
 );
 
+/* Brings a snapshot, or a directory of one, to another store or repository whose objects/ is in `to_fd`;
+ * files of objects are linked where they can be. With the lock of a store that receives them. Expected
+ * errors: NOT_FOUND, CORRUPT, IO. */
+MUST_CHECK result workspace_link_snapshot(
+    const struct workspace *from, const git_oid *commit, struct workspace *to, struct error *error
+);
+MUST_CHECK result workspace_link_tree(
+    const struct workspace *from,
+    const git_oid *tree,
+    git_repository *to,
+    int to_fd,
+    struct error *error
+);
+
 /* workspace_restore, refused with INVALID_INPUT and names where the tree is not what it is in
  * `expected` (null: whatever it is). */
 MUST_CHECK result workspace_restore_from(

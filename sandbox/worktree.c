@@ -1,9 +1,4 @@
-/* Making, checking and removing copies.
- *
- * What makes a copy ours, and tells whether it was changed, lies in its `.git`: a list of the files
- * as they were made (a git index, for its format alone: path, size, inode and times, which no
- * command can set back) and a list of its branches. `.git` is read-only to commands.
- */
+/* Making copies: the repository, and the files as they are or as a snapshot has them. */
 #include "worktree.h"
 
 #include <errno.h>
@@ -17,23 +12,12 @@
 #include "lock.h"
 #include "mounts.h"
 #include "resolve.h"
-#include "workspace_internal.h"
-#include "worktree_walk.h"
+#include "worktree_internal.h"
 
-#define FILES_NAME       "hearth-files"
-#define REFERENCES_NAME  "hearth-branches"
-#define PATH_BYTES_MAX   ((size_t)3800)
-#define REFERENCES_BYTES ((size_t)64 << 20)
+#define PATH_BYTES_MAX   WORKTREE_PATH_BYTES_MAX
 #define SMALL_FILE_BYTES ((size_t)1 << 20)
 #define ALTERNATES_MAX   16
-
-static void repository_cleanup(git_repository **repository) {
-    git_repository_free(*repository);
-}
-
-static void index_cleanup(git_index **index) {
-    git_index_free(*index);
-}
+#define PARTIAL_TRIES    8U
 
 static void reference_cleanup(git_reference **reference) {
     git_reference_free(*reference);
@@ -51,16 +35,20 @@ static void signature_cleanup(git_signature **signature) {
     git_signature_free(*signature);
 }
 
-static result
-join(char out[PATH_BYTES_MAX + 64], const char *directory, const char *name, struct error *error) {
-    int length = snprintf(out, PATH_BYTES_MAX + 64, "%s/%s", directory, name);
-    if (length < 0 || (size_t)length >= PATH_BYTES_MAX + 64) {
+result worktree_join(
+    char out[WORKTREE_PATH_BYTES], const char *directory, const char *name, struct error *error
+) {
+    int length = snprintf(out, WORKTREE_PATH_BYTES, "%s/%s", directory, name);
+    if (length < 0 || (size_t)length >= WORKTREE_PATH_BYTES) {
         FAIL(error, INVALID_INPUT, "'%.300s' is too long a path", directory);
     }
     return OK;
 }
 
-static void fill_entry(git_index_entry *entry, const char *path, const struct stat *about) {
+void worktree_fill_entry(
+    git_index_entry *entry, const char *path, const git_oid *id, const struct stat *about
+) {
+    static const git_oid none = {{1}};
     *entry = (git_index_entry){
         .ctime = {(int32_t)about->st_ctim.tv_sec, (uint32_t)about->st_ctim.tv_nsec},
         .mtime = {(int32_t)about->st_mtim.tv_sec, (uint32_t)about->st_mtim.tv_nsec},
@@ -70,12 +58,12 @@ static void fill_entry(git_index_entry *entry, const char *path, const struct st
         .mode = S_ISLNK(about->st_mode)           ? GIT_FILEMODE_LINK
                 : (about->st_mode & S_IXUSR) != 0 ? GIT_FILEMODE_BLOB_EXECUTABLE
                                                   : GIT_FILEMODE_BLOB,
-        .id = {{1}}, // no object: the list is only looked up by path
+        .id = id != NULL ? *id : none,
         .path = path,
     };
 }
 
-static bool is_same_entry(const git_index_entry *a, const git_index_entry *b) {
+bool worktree_is_same_entry(const git_index_entry *a, const git_index_entry *b) {
     return a->mode == b->mode && a->ino == b->ino && a->dev == b->dev &&
            a->file_size == b->file_size && a->mtime.seconds == b->mtime.seconds &&
            a->mtime.nanoseconds == b->mtime.nanoseconds && a->ctime.seconds == b->ctime.seconds &&
@@ -83,7 +71,8 @@ static bool is_same_entry(const git_index_entry *a, const git_index_entry *b) {
 }
 
 /* Branches and HEAD as text, in libgit2's order. */
-static result list_references(git_repository *repository, struct buffer *out, struct error *error) {
+result
+worktree_list_references(git_repository *repository, struct buffer *out, struct error *error) {
     CLEANUP(reference_cleanup) git_reference *head = NULL;
     CLEANUP(iterator_cleanup) git_reference_iterator *iterator = NULL;
     TRY_GIT(git_reference_lookup(&head, repository, "HEAD"), "reading HEAD");
@@ -117,7 +106,7 @@ static result list_references(git_repository *repository, struct buffer *out, st
 /* One line of objects/info/alternates: a directory of further objects. */
 static result
 link_alternate(const char *objects, struct view line, const char *to, struct error *error) {
-    char path[PATH_BYTES_MAX + 64];
+    char path[WORKTREE_PATH_BYTES];
     bool is_absolute = line.length > 0 && line.data[0] == '/';
     int length = snprintf(
         path,
@@ -137,15 +126,15 @@ link_alternate(const char *objects, struct view line, const char *to, struct err
 }
 
 static result link_all_objects(git_repository *source, git_repository *copy, struct error *error) {
-    char from[PATH_BYTES_MAX + 64];
-    char to[PATH_BYTES_MAX + 64];
-    char alternates[PATH_BYTES_MAX + 64];
+    char from[WORKTREE_PATH_BYTES];
+    char to[WORKTREE_PATH_BYTES];
+    char alternates[WORKTREE_PATH_BYTES];
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, SMALL_FILE_BYTES);
-    TRY(join(from, git_repository_commondir(source), "objects", error));
-    TRY(join(to, git_repository_path(copy), "objects", error));
+    TRY(worktree_join(from, git_repository_commondir(source), "objects", error));
+    TRY(worktree_join(to, git_repository_path(copy), "objects", error));
     TRY(worktree_link_objects(from, to, error));
-    TRY(join(alternates, from, "info/alternates", error));
+    TRY(worktree_join(alternates, from, "info/alternates", error));
     result read = file_read(alternates, &text, error);
     if (read.code == RESULT_NOT_FOUND) {
         return OK;
@@ -234,12 +223,12 @@ static result set_head(
 
 /* The user's own list of what is ignored, which lies in .git. */
 static result copy_excludes(git_repository *source, git_repository *copy, struct error *error) {
-    char from[PATH_BYTES_MAX + 64];
-    char to[PATH_BYTES_MAX + 64];
+    char from[WORKTREE_PATH_BYTES];
+    char to[WORKTREE_PATH_BYTES];
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, SMALL_FILE_BYTES);
-    TRY(join(from, git_repository_commondir(source), "info/exclude", error));
-    TRY(join(to, git_repository_path(copy), "info/exclude", error));
+    TRY(worktree_join(from, git_repository_commondir(source), "info/exclude", error));
+    TRY(worktree_join(to, git_repository_path(copy), "info/exclude", error));
     if (is_failed(file_read(from, &text, NULL))) {
         return OK; // there is none
     }
@@ -250,29 +239,21 @@ static result copy_excludes(git_repository *source, git_repository *copy, struct
     return OK;
 }
 
-/* A first commit of all that was copied, where the source has no repository. */
-static result commit_files(
+/* A first commit, where the source has no repository. */
+static result commit_tree(
     git_repository *copy,
-    git_index *files,
-    const char *branch,
-    struct worktree *out,
+    const git_oid *tree_id,
+    struct worktree_creation *creation,
     struct error *error
 ) {
-    CLEANUP(index_cleanup) git_index *index = NULL;
     CLEANUP(tree_cleanup) git_tree *tree = NULL;
     CLEANUP(signature_cleanup) git_signature *author = NULL;
     git_oid id;
     char name[300];
+    const char *branch = creation->options->branch;
     (void)snprintf(name, sizeof name, "refs/heads/%.250s", branch != NULL ? branch : "main");
     TRY_GIT(git_repository_set_head(copy, name), "setting HEAD");
-    TRY_GIT(git_repository_index(&index, copy), "opening the index");
-    for (size_t i = 0; i < git_index_entrycount(files); i++) {
-        const char *path = git_index_get_byindex(files, i)->path;
-        TRY_GIT(git_index_add_bypath(index, path), "adding a file");
-    }
-    TRY_GIT(git_index_write_tree(&id, index), "storing a tree");
-    TRY_GIT(git_index_write(index), "writing the index");
-    TRY_GIT(git_tree_lookup(&tree, copy, &id), "reading a tree");
+    TRY_GIT(git_tree_lookup(&tree, copy, tree_id), "reading a tree");
     TRY_GIT(
         git_signature_new(&author, "hearth", "hearth@localhost", (git_time_t)time(NULL), 0),
         "author"
@@ -283,54 +264,72 @@ static result commit_files(
         ),
         "storing the first commit"
     );
-    (void)git_oid_tostr(out->head, sizeof out->head, &id);
+    (void)git_oid_tostr(creation->made.head, sizeof creation->made.head, &id);
     if (branch == NULL) {
         TRY_GIT(git_repository_set_head_detached(copy, &id), "setting HEAD");
     }
     return OK;
 }
 
-/* ---- files ---------------------------------------------------------------------------------- */
-
-struct copying {
-    int to_fd;
-    git_index *files; /* as they were made */
-    struct worktree *made;
-};
-
-static void skip_path(void *context, const char *path) {
-    struct copying *copying = context;
-    copying->made->skipped += 1;
-    worktree_note_name(copying->made->skipped_names, sizeof copying->made->skipped_names, path);
+/* The tree and the index of all that was copied. */
+static result
+add_files(git_repository *copy, git_index *files, git_oid *tree, struct error *error) {
+    CLEANUP(index_cleanup) git_index *index = NULL;
+    TRY_GIT(git_repository_index(&index, copy), "opening the index");
+    for (size_t i = 0; i < git_index_entrycount(files); i++) {
+        const char *path = git_index_get_byindex(files, i)->path;
+        TRY_GIT(git_index_add_bypath(index, path), "adding a file");
+    }
+    TRY_GIT(git_index_write_tree(tree, index), "storing a tree");
+    TRY_GIT(git_index_write(index), "writing the index");
+    return OK;
 }
 
-static result copy_visited(void *context, const struct worktree_entry *entry, struct error *error) {
-    struct copying *copying = context;
-    struct worktree *made = copying->made;
-    mode_t bits = entry->about->st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
-    if (S_ISDIR(entry->about->st_mode)) {
-        if (mkdirat(copying->to_fd, entry->path, bits | S_IRWXU) != 0) {
-            FAIL_FOREIGN(error, IO, errno, "making '%.300s': %s", entry->path, strerror(errno));
-        }
-        return OK;
+/* The same from a snapshot, whose objects are there already: they are linked. */
+static result add_snapshot(
+    git_repository *copy, struct worktree_creation *creation, git_oid *tree, struct error *error
+) {
+    CLEANUP(index_cleanup) git_index *index = NULL;
+    CLEANUP(fd_cleanup)
+    int to = open(git_repository_path(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (to < 0) {
+        FAIL_FOREIGN(error, IO, errno, "opening the copy's repository: %s", strerror(errno));
     }
-    bool copied = false;
-    struct stat about;
+    *tree = *git_tree_id(creation->tree);
+    TRY(workspace_link_tree(creation->snapshots, tree, copy, to, error));
+    TRY_GIT(git_repository_index(&index, copy), "opening the index");
+    TRY_GIT(git_index_read_tree(index, creation->tree), "filling the index");
+    TRY_GIT(git_index_write(index), "writing the index");
+    return OK;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+void worktree_skip(struct worktree_creation *creation, const char *path) {
+    creation->made.skipped += 1;
+    worktree_note_name(creation->made.skipped_names, sizeof creation->made.skipped_names, path);
+}
+
+result worktree_note_made(
+    struct worktree_creation *creation,
+    const char *path,
+    const git_oid *id,
+    const struct stat *about,
+    struct error *error
+) {
+    struct worktree *made = &creation->made;
     git_index_entry item;
-    TRY(worktree_copy_entry(copying->to_fd, entry, &copied, error));
-    if (!copied) {
-        skip_path(copying, entry->path);
-        return OK;
+    worktree_fill_entry(&item, path, id, about);
+    if (git_index_add(creation->files, &item) < 0) { // a name that git cannot hold: see is_dirty
+        worktree_skip(creation, path);
     }
-    if (fstatat(copying->to_fd, entry->path, &about, AT_SYMLINK_NOFOLLOW) != 0) {
-        FAIL_FOREIGN(error, IO, errno, "copying '%.300s': %s", entry->path, strerror(errno));
-    }
-    fill_entry(&item, entry->path, &about);
-    if (git_index_add(copying->files, &item) < 0) { // a name that git cannot hold: see is_dirty
-        skip_path(copying, entry->path);
+    if (about->st_ctim.tv_sec > creation->last.tv_sec ||
+        (about->st_ctim.tv_sec == creation->last.tv_sec &&
+         about->st_ctim.tv_nsec > creation->last.tv_nsec)) {
+        creation->last = about->st_ctim;
     }
     made->files += 1;
-    made->bytes += (uint64_t)about.st_size;
+    made->bytes += (uint64_t)about->st_size;
     if (made->files > WORKTREE_FILES_MAX || made->bytes > WORKTREE_BYTES_MAX) {
         FAIL(
             error,
@@ -343,20 +342,38 @@ static result copy_visited(void *context, const struct worktree_entry *entry, st
     return OK;
 }
 
-struct creation {
-    const struct worktree_options *options;
-    const char *directory; /* where it is put together, beside its place */
-    int source_fd;
-    int to_fd;
-    struct worktree made;
-};
+static void skip_path(void *context, const char *path) {
+    worktree_skip(context, path);
+}
+
+static result copy_visited(void *context, const struct worktree_entry *entry, struct error *error) {
+    struct worktree_creation *creation = context;
+    mode_t bits = entry->about->st_mode & (S_IRWXU | S_IRWXG | S_IRWXO);
+    if (S_ISDIR(entry->about->st_mode)) {
+        if (mkdirat(creation->to_fd, entry->path, bits | S_IRWXU) != 0) {
+            FAIL_FOREIGN(error, IO, errno, "making '%.300s': %s", entry->path, strerror(errno));
+        }
+        return OK;
+    }
+    bool copied = false;
+    struct stat about;
+    TRY(worktree_copy_entry(creation->to_fd, entry, &copied, error));
+    if (!copied) {
+        worktree_skip(creation, entry->path);
+        return OK;
+    }
+    if (fstatat(creation->to_fd, entry->path, &about, AT_SYMLINK_NOFOLLOW) != 0) {
+        FAIL_FOREIGN(error, IO, errno, "copying '%.300s': %s", entry->path, strerror(errno));
+    }
+    return worktree_note_made(creation, entry->path, NULL, &about, error);
+}
 
 static result write_references(git_repository *copy, struct error *error) {
-    char path[PATH_BYTES_MAX + 64];
+    char path[WORKTREE_PATH_BYTES];
     CLEANUP(buffer_deinit) struct buffer text;
-    buffer_init(&text, REFERENCES_BYTES);
-    TRY(list_references(copy, &text, error));
-    TRY(join(path, git_repository_path(copy), REFERENCES_NAME, error));
+    buffer_init(&text, WORKTREE_REFERENCES_BYTES);
+    TRY(worktree_list_references(copy, &text, error));
+    TRY(worktree_join(path, git_repository_path(copy), WORKTREE_REFERENCES_NAME, error));
     FILE *file = fopen(path, "we");
     bool written = file != NULL && fwrite(text.data, 1, text.length, file) == text.length;
     int closed = file != NULL ? fclose(file) : -1;
@@ -367,13 +384,14 @@ static result write_references(git_repository *copy, struct error *error) {
 }
 
 static result copy_files(
-    struct creation *creation,
+    struct worktree_creation *creation,
     git_repository *ignore,
     git_index *tracked,
-    git_index *files,
     struct error *error
 ) {
-    struct copying copying = {creation->to_fd, files, &creation->made};
+    if (creation->tree != NULL) {
+        return worktree_copy_snapshot(creation, tracked, error);
+    }
     const struct worktree_walk walk = {
         .root_fd = creation->source_fd,
         .ignore = ignore,
@@ -381,26 +399,29 @@ static result copy_files(
         .with_ignored = creation->options->with_ignored,
         .visit = copy_visited,
         .skip = skip_path,
-        .context = &copying,
+        .context = creation,
     };
     return worktree_walk(&walk, error);
 }
 
 /* With a second view of the copy's repository whose tree is the source's, for its .gitignore. */
 static result create_without_repository(
-    struct creation *creation, git_repository *copy, git_index *files, struct error *error
+    struct worktree_creation *creation, git_repository *copy, struct error *error
 ) {
+    git_oid tree;
     CLEANUP(repository_cleanup) git_repository *ignore = NULL;
     TRY_GIT(git_repository_open(&ignore, git_repository_path(copy)), "opening the copy");
     TRY_GIT(
         git_repository_set_workdir(ignore, creation->options->source, 0), "attaching the workspace"
     );
-    TRY(copy_files(creation, ignore, NULL, files, error));
-    return commit_files(copy, files, creation->options->branch, &creation->made, error);
+    TRY(copy_files(creation, ignore, NULL, error));
+    TRY(creation->tree != NULL ? add_snapshot(copy, creation, &tree, error)
+                               : add_files(copy, creation->files, &tree, error));
+    return commit_tree(copy, &tree, creation, error);
 }
 
 static result create_with_repository(
-    struct creation *creation, git_repository *copy, git_index *files, struct error *error
+    struct worktree_creation *creation, git_repository *copy, struct error *error
 ) {
     CLEANUP(repository_cleanup) git_repository *source = NULL;
     CLEANUP(index_cleanup) git_index *tracked = NULL;
@@ -420,31 +441,53 @@ static result create_with_repository(
     TRY(copy_excludes(source, copy, error));
     TRY(set_head(source, copy, creation->options->branch, &creation->made, error));
     TRY_GIT(git_repository_index(&tracked, source), "reading the index");
-    return copy_files(creation, source, tracked, files, error);
+    return copy_files(creation, source, tracked, error);
 }
 
-static result create_parts(struct creation *creation, bool has_git, struct error *error) {
+/* Opens the snapshot that the files are to come from. */
+static result open_snapshot(struct worktree_creation *creation, struct error *error) {
+    const struct worktree_options *options = creation->options;
+    if (options->commit == NULL) {
+        return OK;
+    }
+    TRY(workspace_open(options->source, options->snapshots, &creation->snapshots, error));
+    TRY(workspace_store_lock(creation->snapshots, error));
+    result read = workspace_read_cache(creation->snapshots, error);
+    workspace_store_unlock(creation->snapshots);
+    TRY(read);
+    return workspace_find_tree(creation->snapshots, options->commit, &creation->tree, error);
+}
+
+static result
+create_parts(struct worktree_creation *creation, bool has_git, int *lease, struct error *error) {
     CLEANUP(repository_cleanup) git_repository *copy = NULL;
     CLEANUP(index_cleanup) git_index *files = NULL;
-    char path[PATH_BYTES_MAX + 64];
+    char path[WORKTREE_PATH_BYTES];
+    TRY(open_snapshot(creation, error));
     TRY_GIT(git_repository_init(&copy, creation->directory, 0), "making a repository");
-    TRY(join(path, git_repository_path(copy), FILES_NAME, error));
+    TRY(worktree_join(path, git_repository_path(copy), WORKTREE_FILES_NAME, error));
     TRY_GIT(git_index_open(&files, path), "making the list of files");
-    TRY(has_git ? create_with_repository(creation, copy, files, error)
-                : create_without_repository(creation, copy, files, error));
+    creation->files = files;
+    TRY(has_git ? create_with_repository(creation, copy, error)
+                : create_without_repository(creation, copy, error));
     TRY_GIT(git_index_write(files), "writing the list of files");
-    return write_references(copy, error);
+    TRY(write_references(copy, error));
+    if (creation->options->own_snapshots != NULL) {
+        TRY(worktree_seed_store(creation, error));
+    }
+    creation->files = NULL;
+    // Before anybody can find the copy, and remove it because nobody works there.
+    return worktree_open_list(creation->directory, LOCK_SH, lease, error);
 }
+
+/* ---- place ---------------------------------------------------------------------------------- */
 
 static bool is_within(const char *path, const char *directory) {
     size_t length = strlen(directory);
     return strncmp(path, directory, length) == 0 && (path[length] == '\0' || path[length] == '/');
 }
 
-/* Checks the place and makes the directory in which the copy is put together. */
-static result prepare_place(
-    const struct worktree_options *options, char partial[PATH_BYTES_MAX + 64], struct error *error
-) {
+static result check_place(const struct worktree_options *options, struct error *error) {
     const char *place = options->directory;
     const char *leaf = strrchr(place, '/');
     CLEANUP(free_cleanup) char *source = realpath(options->source, NULL);
@@ -466,187 +509,90 @@ static result prepare_place(
     if (is_within(real_parent, source) || lstat(place, &about) == 0) {
         FAIL(error, INVALID_INPUT, "'%.300s' exists or lies in the workspace", place);
     }
-    (void)snprintf(partial, PATH_BYTES_MAX + 64, "%s.partial-XXXXXX", place);
-    if (mkdtemp(partial) == NULL) {
-        FAIL_FOREIGN(error, IO, errno, "making '%.300s': %s", place, strerror(errno));
+    const char *own = options->own_snapshots;
+    if ((options->commit != NULL) != (options->snapshots != NULL) ||
+        (own != NULL && (options->commit == NULL || strcmp(own, options->snapshots) == 0))) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "a copy of a snapshot needs its name, its store, and one of its own"
+        );
     }
     return OK;
+}
+
+result worktree_make_partial(
+    const char *directory, char partial[WORKTREE_PATH_BYTES], int *out_fd, struct error *error
+) {
+    for (unsigned i = 0; i < PARTIAL_TRIES; i++) {
+        struct stat about;
+        int length =
+            snprintf(partial, WORKTREE_PATH_BYTES, "%s" WORKTREE_PARTIAL_SUFFIX, directory);
+        if (length < 0 || (size_t)length >= WORKTREE_PATH_BYTES || mkdtemp(partial) == NULL) {
+            FAIL_FOREIGN(error, IO, errno, "making '%.300s': %s", partial, strerror(errno));
+        }
+        // A sweep of another process may find it before it is locked, and then it is gone.
+        CLEANUP(fd_cleanup) int fd = open(partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &about) == 0 &&
+            about.st_nlink > 0) {
+            *out_fd = fd;
+            fd = -1;
+            return OK;
+        }
+    }
+    FAIL(error, IO, "'%.300s' is removed as soon as it is made", partial);
+}
+
+static result
+create_at_place(struct worktree_creation *creation, bool has_git, int *lease, struct error *error) {
+    const char *place = creation->options->directory;
+    result made = create_parts(creation, has_git, lease, error);
+    if (is_ok(made) && rename(creation->directory, place) != 0) {
+        made = error_set(
+            error, RESULT_IO, errno, __FILE__, __LINE__, "'%.300s': %s", place, strerror(errno)
+        );
+    }
+    git_tree_free(creation->tree);
+    workspace_close(creation->snapshots);
+    if (is_failed(made)) {
+        result_ignore(worktree_clear(creation->to_fd, NULL)
+        ); // the first failure is the one to tell
+        (void)rmdir(creation->directory);
+    }
+    return made;
 }
 
 result
 worktree_create(const struct worktree_options *options, struct worktree *out, struct error *error) {
     bool has_git = false;
-    char partial[PATH_BYTES_MAX + 64];
+    char partial[WORKTREE_PATH_BYTES];
     TRY(workspace_prepare_library(error));
     TRY(mounts_check_git(options->source, &has_git, error));
     CLEANUP(fd_cleanup)
     int source = open(options->source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     CLEANUP(fd_cleanup) int lock = -1;
+    CLEANUP(fd_cleanup) int to = -1;
+    CLEANUP(fd_cleanup) int lease = -1;
     if (source < 0) {
         FAIL_FOREIGN(error, IO, errno, "workspace '%.300s': %s", options->source, strerror(errno));
     }
-    TRY(lock_directory(source, options->source, &lock, error)); // no command changes it meanwhile
-    TRY(prepare_place(options, partial, error));
-    struct creation creation = {.options = options, .directory = partial, .source_fd = source};
-    CLEANUP(fd_cleanup) int to = open(partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    creation.to_fd = to;
-    result made = to >= 0 ? create_parts(&creation, has_git, error)
-                          : error_set(error, RESULT_IO, errno, __FILE__, __LINE__, "'%s'", partial);
-    if (is_ok(made) && rename(partial, options->directory) != 0) {
-        made = error_set(
-            error, RESULT_IO, errno, __FILE__, __LINE__, "'%.300s': %s", partial, strerror(errno)
-        );
+    if (options->commit == NULL || options->with_ignored) { // no command changes it meanwhile
+        TRY(lock_directory(source, options->source, &lock, error));
     }
-    if (is_failed(made)) {
-        if (to >= 0) {
-            result_ignore(worktree_clear(to, NULL)); // the first failure is the one to tell
-        }
-        (void)rmdir(partial);
-        return made;
+    TRY(check_place(options, error));
+    TRY(worktree_make_partial(options->directory, partial, &to, error));
+    struct worktree_creation creation = {
+        .options = options,
+        .directory = partial,
+        .source_fd = source,
+        .to_fd = to,
+        .has_clones = true,
+    };
+    TRY(create_at_place(&creation, has_git, &lease, error));
+    if (options->lease != NULL) {
+        *options->lease = lease;
+        lease = -1;
     }
     *out = creation.made;
-    return OK;
-}
-
-/* ---- use and removal ------------------------------------------------------------------------ */
-
-/* The list of files, which every copy of ours has, opened and locked. */
-static result open_list(const char *directory, int operation, int *out_fd, struct error *error) {
-    char path[PATH_BYTES_MAX + 64];
-    TRY(join(path, directory, ".git/" FILES_NAME, error));
-    CLEANUP(fd_cleanup) int fd = resolve_open(AT_FDCWD, path, O_RDONLY, 0, RESOLVE_NO_MAGICLINKS);
-    if (fd < 0) {
-        FAIL_FOREIGN(
-            error, NOT_FOUND, errno, "'%.300s' is no copy of a workspace made by Hearth", directory
-        );
-    }
-    if (flock(fd, operation | LOCK_NB) != 0) {
-        FAIL_FOREIGN(error, LIMIT, errno, "'%.300s' is in use, or about to be removed", directory);
-    }
-    *out_fd = fd;
-    fd = -1;
-    return OK;
-}
-
-result worktree_lease(const char *directory, int *out_fd, struct error *error) {
-    return open_list(directory, LOCK_SH, out_fd, error);
-}
-
-struct checking {
-    git_index *files;
-    size_t found;
-    size_t changed;
-    char names[WORKTREE_NAMES_BYTES];
-};
-
-static void note_change(void *context, const char *path) {
-    struct checking *checking = context;
-    checking->changed += 1;
-    worktree_note_name(checking->names, sizeof checking->names, path);
-}
-
-static result
-check_visited(void *context, const struct worktree_entry *entry, struct error *error) {
-    struct checking *checking = context;
-    (void)error;
-    if (S_ISDIR(entry->about->st_mode)) {
-        return OK; // empty ones are no work
-    }
-    git_index_entry now;
-    fill_entry(&now, entry->path, entry->about);
-    const git_index_entry *made = git_index_get_bypath(checking->files, entry->path, 0);
-    checking->found += made != NULL ? 1 : 0;
-    if (made == NULL || !is_same_entry(made, &now)) {
-        note_change(checking, entry->path);
-    }
-    return OK;
-}
-
-static result check_references(
-    git_repository *copy, const char *directory, struct checking *checking, struct error *error
-) {
-    char path[PATH_BYTES_MAX + 64];
-    CLEANUP(buffer_deinit) struct buffer now;
-    CLEANUP(buffer_deinit) struct buffer made;
-    buffer_init(&now, REFERENCES_BYTES);
-    buffer_init(&made, REFERENCES_BYTES);
-    TRY(join(path, directory, ".git/" REFERENCES_NAME, error));
-    TRY(file_read(path, &made, error));
-    TRY(list_references(copy, &now, error));
-    if (!view_equals(buffer_view(&made), buffer_view(&now))) {
-        note_change(checking, "(branches)");
-    }
-    return OK;
-}
-
-static result check(const char *directory, struct checking *checking, struct error *error) {
-    char path[PATH_BYTES_MAX + 64];
-    CLEANUP(repository_cleanup) git_repository *copy = NULL;
-    CLEANUP(index_cleanup) git_index *files = NULL;
-    TRY(workspace_prepare_library(error));
-    TRY_GIT(
-        git_repository_open_ext(&copy, directory, GIT_REPOSITORY_OPEN_NO_SEARCH, NULL),
-        "opening the copy"
-    );
-    TRY(join(path, directory, ".git/" FILES_NAME, error));
-    TRY_GIT(git_index_open(&files, path), "reading the list of files");
-    checking->files = files;
-    CLEANUP(fd_cleanup) int root = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (root < 0) {
-        FAIL_FOREIGN(error, IO, errno, "'%.300s': %s", directory, strerror(errno));
-    }
-    const struct worktree_walk walk = {
-        .root_fd = root,
-        .ignore = copy,
-        .tracked = files,
-        .visit = check_visited,
-        .skip = note_change,
-        .context = checking,
-    };
-    TRY(worktree_walk(&walk, error));
-    if (checking->found != git_index_entrycount(files)) {
-        note_change(checking, "(files are gone)");
-    }
-    checking->files = NULL;
-    return check_references(copy, directory, checking, error);
-}
-
-result worktree_is_dirty(
-    const char *directory, bool *out, char names[WORKTREE_NAMES_BYTES], struct error *error
-) {
-    CLEANUP(fd_cleanup) int lease = -1;
-    TRY(worktree_lease(directory, &lease, error));
-    struct checking checking = {.changed = 0};
-    TRY(check(directory, &checking, error));
-    *out = checking.changed > 0;
-    memcpy(names, checking.names, sizeof checking.names);
-    return OK;
-}
-
-result worktree_remove(const char *directory, struct error *error) {
-    CLEANUP(fd_cleanup) int list = -1;
-    CLEANUP(fd_cleanup) int lock = -1;
-    TRY(open_list(directory, LOCK_EX, &list, error));
-    CLEANUP(fd_cleanup) int root = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (root < 0) {
-        FAIL_FOREIGN(error, IO, errno, "'%.300s': %s", directory, strerror(errno));
-    }
-    TRY(lock_directory(root, directory, &lock, error));
-    struct checking checking = {.changed = 0};
-    TRY(check(directory, &checking, error));
-    if (checking.changed > 0) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "'%.150s' has %zu changes that would be lost: %.200s",
-            directory,
-            checking.changed,
-            checking.names
-        );
-    }
-    TRY(worktree_clear(root, error));
-    if (rmdir(directory) != 0) {
-        FAIL_FOREIGN(error, IO, errno, "'%.300s': %s", directory, strerror(errno));
-    }
     return OK;
 }

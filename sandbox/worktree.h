@@ -5,8 +5,8 @@
  * when the original has a file there (a git worktree or submodule). Branches and tags come along,
  * configuration, remotes, hooks and stashes do not; nor do `.git`s further below.
  *
- * A copy is kept while anybody works in it (a lease) or anything in it differs from how it was made;
- * worktree_remove refuses otherwise, and nothing else removes one.
+ * A copy is kept while anybody works in it (a lease) or anything in it differs from how it was made and
+ * is not in a snapshot; the functions that remove one refuse otherwise.
  * Thread: any; calls block on the disk, so use a worker.
  */
 #ifndef HEARTH_SANDBOX_WORKTREE_H
@@ -25,6 +25,15 @@ struct worktree_options {
         *directory; /* absolute path of the copy: missing, its parent there, outside of source */
     const char *branch; /* made at the source's HEAD and checked out; null: HEAD is detached */
     bool with_ignored;
+    /* Null: the files as they are now. Else as they are in snapshot `commit` of the source's store
+     * `snapshots` (workspace.h); commands may run in the source, unless ignored files are to come along.
+     * Files that no snapshot holds come from the source, if they are tracked or with_ignored. */
+    const char *snapshots, *commit;
+    /* With `commit`: where the copy's own store of snapshots is made, with that snapshot in it under the
+     * same name; the first one of the copy then reads only what was changed. Null: none is made. */
+    const char *own_snapshots;
+    int *
+        lease; /* receives one of the copy (worktree_lease), taken before it can be found; may be null */
 };
 
 struct worktree {
@@ -32,14 +41,15 @@ struct worktree {
         head[WORKTREE_COMMIT_BYTES]; /* commit that the work builds on; "" when there is none yet */
     size_t files;
     uint64_t bytes;
-    size_t skipped; /* unreadable, or no file: sockets, pipes, devices */
+    size_t skipped; /* unreadable, changed while it was read, or no file: sockets, pipes, devices */
     char skipped_names[WORKTREE_NAMES_BYTES];
 };
 
-/* Makes the copy; on failure nothing is left. No command may be running in the source. A source
- * without a repository gets one in the copy, with a first commit of the files. Expected errors:
- * INVALID_INPUT (paths, a .git that is not the workspace's, an existing directory), LIMIT (too
- * large, or a command runs there), UNSUPPORTED (a repository that libgit2 cannot read), IO. */
+/* Makes the copy; on failure nothing is left. No command may be running in the source (but see
+ * `commit`). A source without a repository gets one in the copy, with a first commit of the files.
+ * Expected errors: INVALID_INPUT (paths, a .git that is not the workspace's, an existing directory),
+ * LIMIT (too large, or a command runs there), NOT_FOUND (no such snapshot), UNSUPPORTED (a repository
+ * that libgit2 cannot read), IO. */
 MUST_CHECK result
 worktree_create(const struct worktree_options *options, struct worktree *out, struct error *error);
 
@@ -56,5 +66,25 @@ MUST_CHECK result worktree_is_dirty(
 /* Removes a copy in which nothing was changed. Expected errors: NOT_FOUND (no copy of ours),
  * INVALID_INPUT (dirty: names what), LIMIT (somebody works there), IO. */
 MUST_CHECK result worktree_remove(const char *directory, struct error *error);
+
+/* The same, where what was changed may be in snapshot `commit` of the copy's store `snapshots`: a copy whose
+ * files are what they are there is removed. Expected errors: as worktree_remove, NOT_FOUND also for the
+ * snapshot. */
+MUST_CHECK result worktree_remove_saved(
+    const char *directory, const char *snapshots, const char *commit, struct error *error
+);
+
+struct worktree_swept {
+    size_t removed;
+    size_t in_use;
+    size_t kept; /* dirty, or could not be removed */
+    char kept_names[WORKTREE_NAMES_BYTES];
+};
+
+/* Looks at all copies in a directory that is for copies alone: those that nobody works in (a lease ends
+ * with its process) and in which nothing was changed are removed, and so is what was left half made or half
+ * removed. Whatever is no copy is left alone. No such directory: nothing to do. Expected errors: IO. */
+MUST_CHECK result
+worktree_sweep(const char *directory, struct worktree_swept *out, struct error *error);
 
 #endif

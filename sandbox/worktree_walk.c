@@ -15,6 +15,7 @@
 #define PENDING_BYTES_MAX ((size_t)64 << 20) /* of paths of directories still to visit */
 #define PATH_BYTES_DEEP   ((size_t)3000)     /* longer ones are moved up before they are removed */
 #define OBJECTS_MAX       ((size_t)4000000)
+#define SMALL_FILE_BYTES  ((uint64_t)64 << 10)
 
 void worktree_note_name(char *names, size_t bytes, const char *name) {
     size_t used = strlen(names);
@@ -118,13 +119,14 @@ result worktree_walk(const struct worktree_walk *walk, struct error *error) {
 
 /* ---- copy ----------------------------------------------------------------------------------- */
 
-/* Shares the blocks where the file system can, lets the kernel copy where it can. Returns 0 or
- * errno. */
-static int copy_bytes(int from, int to) {
-    if (ioctl(to, FICLONE, from) == 0) {
+/* Shares the blocks where the file system can, lets the kernel copy where it can; small files are read
+ * and written, which takes the fewest calls. */
+int worktree_copy_bytes(int from, int to, uint64_t bytes, bool *has_clones) {
+    bool is_plain = bytes <= SMALL_FILE_BYTES;
+    if (!is_plain && *has_clones && ioctl(to, FICLONE, from) == 0) {
         return 0;
     }
-    bool is_plain = false;
+    *has_clones = *has_clones && is_plain;
     for (;;) {
         static const size_t block = (size_t)64 << 20;
         ssize_t moved = is_plain ? -1 : copy_file_range(from, NULL, to, NULL, block, 0);
@@ -138,13 +140,13 @@ static int copy_bytes(int from, int to) {
             return errno;
         }
         if (is_plain) {
-            unsigned char bytes[65536];
-            ssize_t got = read(from, bytes, sizeof bytes);
+            unsigned char block_bytes[65536];
+            ssize_t got = read(from, block_bytes, sizeof block_bytes);
             if (got <= 0) {
                 return got == 0 ? 0 : errno;
             }
             for (ssize_t at = 0; at < got;) {
-                ssize_t written = write(to, bytes + at, (size_t)(got - at));
+                ssize_t written = write(to, block_bytes + at, (size_t)(got - at));
                 if (written <= 0) {
                     return written < 0 ? errno : EIO;
                 }
@@ -188,7 +190,9 @@ result worktree_copy_entry(
     CLEANUP(fd_cleanup)
     int to = openat(to_fd, entry->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     const struct timespec times[2] = {about.st_mtim, about.st_mtim};
-    int number = to < 0 ? errno : copy_bytes(from, to);
+    bool has_clones = true;
+    int number =
+        to < 0 ? errno : worktree_copy_bytes(from, to, (uint64_t)about.st_size, &has_clones);
     if (number == 0 && (fchmod(to, mode) != 0 || futimens(to, times) != 0)) {
         number = errno;
     }
@@ -214,7 +218,8 @@ static int link_file(int from_fd, int to_fd, const char *name) {
         return errno == ENOENT ? 0 : errno;
     }
     CLEANUP(fd_cleanup) int to = openat(to_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
-    return to < 0 ? errno : copy_bytes(from, to);
+    bool has_clones = true;
+    return to < 0 ? errno : worktree_copy_bytes(from, to, UINT64_MAX, &has_clones);
 }
 
 static result

@@ -38,6 +38,10 @@ MUST_CHECK result worktree_copy_entry(
     int to_fd, const struct worktree_entry *entry, bool *copied, struct error *error
 );
 
+/* The rest of `from` to `to`, by sharing blocks where the file system can; *has_clones is made false where
+ * it cannot. `bytes` is what is expected. Returns 0 or errno. */
+int worktree_copy_bytes(int from, int to, uint64_t bytes, bool *has_clones);
+
 /* Links the files of a directory of objects into another, or copies them where that is on another
  * file system. Missing source: nothing. Expected errors: IO, LIMIT. */
 MUST_CHECK result worktree_link_objects(const char *from, const char *to, struct error *error);

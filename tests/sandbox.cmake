@@ -43,8 +43,12 @@ hearth_test(test_workspace_merge SOURCES test_workspace_merge.c LIBRARIES sandbo
 hearth_test(test_workspace_merge_random SOURCES test_workspace_merge_random.c
     LIBRARIES sandbox base)
 hearth_test(test_worktree SOURCES test_worktree.c LIBRARIES sandbox base)
+hearth_test(test_worktree_snapshot SOURCES test_worktree_snapshot.c
+    LIBRARIES sandbox base Threads::Threads)
 hearth_test(test_cgroup SOURCES test_cgroup.c LIBRARIES sandbox base)
 hearth_fuzz(fuzz_sanitise SOURCES fuzz_sanitise.c LIBRARIES sandbox base)
 hearth_test(test_survey SOURCES test_survey.c LIBRARIES sandbox base)
 add_executable(bench_snapshot bench_snapshot.c) # no test: its timings want an idle machine
 target_link_libraries(bench_snapshot PRIVATE sandbox base hearth_flags)
+add_executable(bench_worktree bench_worktree.c)
+target_link_libraries(bench_worktree PRIVATE sandbox base hearth_flags)
