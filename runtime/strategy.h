@@ -48,10 +48,11 @@ enum strategy_order_type {
 struct strategy_start {
     bool is_fork;
     bool is_part;
-    struct view brief;  /* of the state, or constant; copied when the order is carried out */
-    int64_t parts;      /* its share is one part of so many of what the root has left; >= 1 */
-    int64_t time_parts; /* it may take one part of so many of the time that is left; >= 1 */
-    int32_t effort;     /* 0: the options' */
+    struct view brief;   /* of the state, or constant; copied when the order is carried out */
+    int64_t parts;       /* its share is one part of so many of what the root has left; >= 1 */
+    int64_t keep_tokens; /* of what the root has left, before that: for a ranking */
+    int64_t time_parts;  /* it may take one part of so many of the time that is left; >= 1 */
+    int32_t effort;      /* 0: the options' */
     int32_t value;
     uint64_t seed;
     size_t index_of, count_of;

@@ -37,7 +37,7 @@ static void attempts_start(void *state, const struct swarm *swarm, struct strate
 static void best_start(void *state, const struct swarm *swarm, struct strategy_orders *orders) {
     attempts_start(state, swarm, orders);
     for (size_t i = 0; orders->count > 1 && i < orders->count; i++) {
-        orders->items[i].start.parts += orders->count >= 8 ? 1 : 0;
+        orders->items[i].start.keep_tokens = (int64_t)orders->count * STRATEGY_RANK_TOKENS;
     }
 }
 

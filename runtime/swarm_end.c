@@ -45,7 +45,7 @@ static size_t awaited(const struct swarm *swarm) {
 }
 
 /* The strategy's choice, unless something better is there. */
-static void choose(struct swarm *swarm) {
+static void choose(struct swarm *swarm, bool may_merge) {
     size_t best = swarm_best(swarm);
     size_t wanted = swarm->wanted;
     bool is_as_good = wanted != SWARM_NONE && best != SWARM_NONE &&
@@ -62,7 +62,7 @@ static void choose(struct swarm *swarm) {
     swarm->result.is_merged = node == SWARM_ROOT || (chosen != NULL && chosen->is_merged);
     bool has_changes =
         chosen != NULL && chosen->commit.text[0] != '\0' && chosen->changed_lines > 0;
-    bool is_wanted = class >= 2 && has_changes && !swarm->is_interrupted;
+    bool is_wanted = class >= 2 && has_changes && may_merge;
     /* Into a workspace that holds parts, a whole would not be what was verified. */
     bool is_possible = swarm->root_merges == 0 && swarm->root_merging == SWARM_NONE;
     if (swarm->result.is_merged || !is_wanted || !is_possible) {
@@ -128,8 +128,7 @@ static void say_why(struct swarm *swarm) {
 
 static void finish(struct swarm *swarm) {
     if (!swarm->has_result) {
-        swarm->is_interrupted = true; /* no time to merge */
-        choose(swarm);
+        choose(swarm, false); /* no time to merge */
     }
     size_t node = swarm->result.node;
     if (node != SWARM_NONE && node != SWARM_ROOT) {
@@ -157,7 +156,7 @@ void swarm_go_on_ending(struct swarm *swarm) {
     bool is_sure = best != SWARM_NONE && swarm_class(swarm, best) >= 3;
     if (!swarm->has_result && swarm->root_merging == SWARM_NONE &&
         (is_sure || awaited(swarm) == 0)) {
-        choose(swarm);
+        choose(swarm, !swarm->is_interrupted);
     }
     bool is_late = swarm->is_merging_result && swarm->now_ms >= swarm->merge_until_ms;
     if (swarm->has_result && awaited(swarm) == 0 && (swarm->result_is_settled || is_late) &&

@@ -130,7 +130,11 @@ void swarm_note(struct swarm *swarm, enum strategy_note_type type, size_t node);
 void swarm_start_strategy(struct swarm *swarm);
 void swarm_run_strategy(struct swarm *swarm); /* until no note is left */
 
-/* ---- swarm_asks.c, swarm_waits.c, swarm_messages.c ------------------------------------------------ */
+/* ---- swarm_asks.c, swarm_children.c, swarm_waits.c, swarm_messages.c ------------------------------------------------ */
+void swarm_ask_children(struct swarm *swarm, size_t node, const struct swarm_ask *ask);
+void swarm_begin_wait(
+    struct swarm *swarm, size_t node, enum swarm_wait wait, const struct swarm_ask *ask
+);
 void swarm_asked(struct swarm *swarm, size_t node, const struct swarm_ask *ask);
 PRINTF_LIKE(2, 3) void swarm_refuse(struct swarm *swarm, const char *format, ...);
 struct swarm_effect *

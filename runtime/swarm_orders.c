@@ -11,6 +11,10 @@ void swarm_note(struct swarm *swarm, enum strategy_note_type type, size_t node) 
 
 static void order_start(struct swarm *swarm, const struct strategy_start *start) {
     struct budget_amounts left = budget_left(swarm->budget, SWARM_ROOT);
+    if (left.of[BUDGET_TOKENS] != BUDGET_NO_LIMIT) {
+        int64_t rest = left.of[BUDGET_TOKENS] - start->keep_tokens;
+        left.of[BUDGET_TOKENS] = rest > 0 ? rest : 0;
+    }
     const struct budget_share share = {
         .amounts.of[BUDGET_TOKENS] = budget_part(left.of[BUDGET_TOKENS], start->parts),
         .amounts.of[BUDGET_CALLS] = budget_part(left.of[BUDGET_CALLS], start->parts),

@@ -143,10 +143,10 @@ static const char *answer_head(enum swarm_answer answer) {
         [SWARM_ANSWER_STARTED] = "Started:",
         [SWARM_ANSWER_SENT] = "",
         [SWARM_ANSWER_ENDED] = "",
-        [SWARM_ANSWER_TIMEOUT] = "The time of this wait is over. Still at work:",
-        [SWARM_ANSWER_MESSAGE] = "A message has come; it follows. Still at work:",
+        [SWARM_ANSWER_TIMEOUT] = "The time of this wait is over.",
+        [SWARM_ANSWER_MESSAGE] = "A message has come; it follows.",
         [SWARM_ANSWER_STUCK] =
-            "Nobody is at work for this wait: each waits for another. Go on yourself. Not ended:",
+            "Nobody is at work for this wait: each waits for another. Go on yourself.",
         [SWARM_ANSWER_CANCELLED] = "Told to end:",
         [SWARM_ANSWER_MERGED] = "Merged into your directory:",
         [SWARM_ANSWER_CONFLICTS] = "Not merged, nothing was changed:",
@@ -170,6 +170,9 @@ result swarm_answer_text(
     if (answer == SWARM_ANSWER_SENT) {
         return buffer_append_format(out, error, "Sent as message %" PRIu64 ".", effect->message);
     }
+    bool is_open = answer == SWARM_ANSWER_TIMEOUT || answer == SWARM_ANSWER_MESSAGE ||
+                   answer == SWARM_ANSWER_STUCK;
+    TRY(buffer_append_text(out, is_open && effect->node_count > 0 ? " Not ended:" : "", error));
     bool has_results = answer == SWARM_ANSWER_ENDED || answer == SWARM_ANSWER_CONFLICTS;
     TRY(buffer_append_text(out, answer == SWARM_ANSWER_CONFLICTS ? "\n" : "", error));
     for (size_t i = 0; i < effect->node_count; i++) {
@@ -178,9 +181,6 @@ result swarm_answer_text(
         } else {
             TRY(buffer_append_format(out, error, " %s", swarm->nodes[effect->nodes[i]].name));
         }
-    }
-    if (effect->node_count == 0) {
-        TRY(buffer_append_text(out, answer == SWARM_ANSWER_TIMEOUT ? " nobody" : "", error));
     }
     return OK;
 }

@@ -1,8 +1,9 @@
 # What decides about many agents: budgets, the swarm, its strategies. Pure modules, no engine.
 hearth_test(test_budget SOURCES test_budget.c LIBRARIES swarm base)
 hearth_test(test_swarm_simulation
-    SOURCES test_swarm_simulation.c swarm_simulation.c swarm_world.c
+    SOURCES test_swarm_simulation.c swarm_simulation.c swarm_world.c failing_memory.c
     LIBRARIES swarm base)
+target_link_options(test_swarm_simulation PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_swarm SOURCES test_swarm.c swarm_support.c failing_memory.c LIBRARIES swarm base)
 target_link_options(test_swarm PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_swarm_strategies SOURCES test_swarm_strategies.c swarm_support.c LIBRARIES swarm base)

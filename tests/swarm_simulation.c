@@ -2,6 +2,8 @@
 #include "swarm_simulation.h"
 #include "swarm_world.h"
 
+#include "failing_memory.h"
+
 #include <inttypes.h>
 
 #define QUEUE_MAX               4096
@@ -468,8 +470,10 @@ static struct swarm_options draw_options(struct simulation *simulation) {
         .effort_may_vary = CHANCE(random, 50),
         .seed = next(random),
     };
-    if (options.attempts != SWARM_ATTEMPTS_DEFAULT && options.attempts < strategy->attempts_min) {
-        options.attempts = strategy->attempts_min;
+    if (CHANCE(random, 3)) { /* a large one, all at once */
+        options.attempts = 64;
+        options.nodes_max = 65 + (size_t)draw(random, SWARM_NODES_MAX - 64);
+        options.live_max = 64;
     }
     return options;
 }
@@ -490,8 +494,10 @@ static bool run(struct simulation *simulation) {
     struct error error = {0};
     struct swarm_options options = draw_options(simulation);
     if (is_failed(swarm_create(&world->swarm, &options, &error))) {
-        world_problem(world, "not created: %s", error.message);
-        return false;
+        if (error.code != RESULT_MEMORY || !failing_memory_fired()) {
+            world_problem(world, "not created: %s", error.message);
+        }
+        return !world->has_problem;
     }
     struct swarm_event event = event_of(SWARM_START, SWARM_ROOT);
     world->now_ms = 1000000;
@@ -536,7 +542,10 @@ static bool run(struct simulation *simulation) {
 }
 
 bool simulation_run(
-    uint64_t seed, struct simulation_counts *counts, char problem[SIMULATION_PROBLEM_BYTES]
+    uint64_t seed,
+    size_t failing_allocation,
+    struct simulation_counts *counts,
+    char problem[SIMULATION_PROBLEM_BYTES]
 ) {
     struct simulation *simulation = calloc(1, sizeof *simulation);
     ASSERT(simulation != NULL);
@@ -550,8 +559,14 @@ bool simulation_run(
     simulation->verifier_faults_percent = CHANCE(random, 60) ? 0 : (int)draw(random, 100);
     simulation->verify_ms = 10 + draw(random, 6000);
     simulation->merge_ms = 10 + draw(random, 3000);
+    if (is_failed(buffer_reserve(&simulation->world.scratch, (size_t)1 << 20, NULL))) {
+        world_problem(&simulation->world, "no memory for texts");
+    }
+    failing_memory_arm(failing_allocation);
     counts->runs++;
     bool is_fine = run(simulation);
+    counts->memory_failures += failing_memory_fired() ? 1 : 0;
+    failing_memory_arm(0);
     swarm_destroy(simulation->world.swarm);
     buffer_deinit(&simulation->world.scratch);
     free(simulation);

@@ -17,7 +17,7 @@
 
 /* What was seen, over any number of runs: a simulation that no longer comes to something shows it. */
 struct simulation_counts {
-    size_t runs, events, nodes;
+    size_t runs, events, nodes, memory_failures;
     size_t effects[SIMULATION_KINDS];  /* by swarm_effect_type */
     size_t answers[SIMULATION_KINDS];  /* by swarm_answer */
     size_t tells[SIMULATION_KINDS];    /* by swarm_tell */
@@ -28,9 +28,12 @@ struct simulation_counts {
     uint64_t trace; /* of everything that happened: the same for the same seeds */
 };
 
-/* Runs one swarm. False: *problem says what was wrong. */
+/* Runs one swarm, whose nth allocation fails; 0: none does. False: *problem says what was wrong. */
 bool simulation_run(
-    uint64_t seed, struct simulation_counts *counts, char problem[SIMULATION_PROBLEM_BYTES]
+    uint64_t seed,
+    size_t failing_allocation,
+    struct simulation_counts *counts,
+    char problem[SIMULATION_PROBLEM_BYTES]
 );
 
 #endif

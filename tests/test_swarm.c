@@ -209,7 +209,7 @@ static void waits_end_by_timeout_message_and_end(void **state) {
     assert_int_equal(desk_effect(desk, SWARM_DO_WAIT, 0)->wake_ms, desk->now_ms + 500);
     desk_at(desk, desk->now_ms + 500);
     assert_non_null(
-        strstr(desk_answer(desk, 1), "The time of this wait is over. Still at work: agent-2")
+        strstr(desk_answer(desk, 1), "The time of this wait is over. Not ended: agent-2")
     );
     desk_asked(desk, 1, ask);
     ask_names(desk, 2, SWARM_ASK_SEND, "parent", NULL);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "failing_memory.h"
 
 #define RUNS_DEFAULT 3000
 
@@ -18,10 +19,15 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
     return text != NULL && parse_u64(view_of_text(text), &value) ? value : otherwise;
 }
 
-static void run_one(uint64_t seed, struct simulation_counts *counts) {
+static void run_one(uint64_t seed, size_t failing_allocation, struct simulation_counts *counts) {
     char problem[SIMULATION_PROBLEM_BYTES] = "";
-    if (!simulation_run(seed, counts, problem)) {
-        fail_msg("HEARTH_SWARM_SEED=%llu: %s", (unsigned long long)seed, problem);
+    if (!simulation_run(seed, failing_allocation, counts, problem)) {
+        fail_msg(
+            "HEARTH_SWARM_SEED=%llu, allocation %zu fails: %s",
+            (unsigned long long)seed,
+            failing_allocation,
+            problem
+        );
     }
 }
 
@@ -39,13 +45,13 @@ static void promises_hold_on_every_seed(void **state) {
     uint64_t seed = number_of("HEARTH_SWARM_SEED", 0);
     uint64_t runs = number_of("HEARTH_SWARM_RUNS", RUNS_DEFAULT);
     if (seed != 0) {
-        run_one(seed, &counts);
+        run_one(seed, 0, &counts);
         return;
     }
     struct clock clock = clock_real();
     int64_t start_ms = clock_monotonic_ms(&clock);
     for (uint64_t i = 1; i <= runs; i++) {
-        run_one(i, &counts);
+        run_one(i, 0, &counts);
     }
     print_message(
         "%zu runs, %zu events, %zu agents, %lld ms\n",
@@ -71,18 +77,32 @@ static void same_seed_gives_the_same_run(void **state) {
     for (uint64_t seed = 1; seed <= 100; seed++) {
         struct simulation_counts first = {0};
         struct simulation_counts second = {0};
-        run_one(seed, &first);
-        run_one(seed, &second);
+        run_one(seed, 0, &first);
+        run_one(seed, 0, &second);
         assert_true(first.trace == second.trace);
         assert_int_equal(first.events, second.events);
-        run_one(seed + 1, &second);
+        run_one(seed + 1, 0, &second);
         assert_true(first.trace != second.trace);
     }
+}
+
+static void promises_hold_when_memory_fails(void **state) {
+    (void)state;
+    struct simulation_counts counts = {0};
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        size_t before = SIZE_MAX;
+        for (size_t nth = 1; before != counts.memory_failures; nth += 1 + nth / 8) {
+            before = counts.memory_failures;
+            run_one(seed, nth, &counts); /* until there is no nth one */
+        }
+    }
+    assert_true(counts.memory_failures > 40 * 10);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(promises_hold_on_every_seed),
+        cmocka_unit_test(promises_hold_when_memory_fails),
         cmocka_unit_test(same_seed_gives_the_same_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

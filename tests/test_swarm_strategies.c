@@ -110,7 +110,10 @@ static void best_of_ranks_those_that_passed(void **state) {
     static const double same[] = {0.5, 0.5};
     for (int round = 0; round < 3; round++) { /* by score; by the shorter diff; without scores */
         struct swarm_options options = verified_options("best-of", 3);
+        options.tokens_max = 30000;
         desk_open(&desk, &options);
+        int64_t kept = 3 * STRATEGY_RANK_TOKENS;
+        assert_int_equal(desk_effect(&desk, SWARM_DO_START, 2)->tokens_max, (30000 - kept) / 3);
         desk_start_all(&desk);
         answer_and_verify(&desk, 1, 4, SWARM_VERIFIED_PASS);
         answer_and_verify(&desk, 2, 1, SWARM_VERIFIED_FAIL);
