@@ -362,7 +362,10 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     }
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
-        keep_snapshots_bounded(host, settings);
+        if (is_ok(opened) &&
+            outcome.exit_status != STATUS_DATA) { /* else the disk has its trouble */
+            keep_snapshots_bounded(host, settings);
+        }
     }
     if (is_ok(opened) && last_path != NULL) {
         opened = path_replace(last_path, buffer_view(&last_message), &error);

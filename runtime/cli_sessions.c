@@ -9,23 +9,36 @@
 
 #define COLUMN_TASK_BYTES 60
 
+static result open_as(
+    const char *state, enum sessions_use use, struct session_store **store, struct error *error
+) {
+    const struct session_store_options options = {
+        .state_dir = state,
+        .mode = use == SESSIONS_WRITE ? SESSION_READ_WRITE : SESSION_READ_ONLY,
+        .keeps_writers_out = use == SESSIONS_READ_ALONE,
+        .program = "hearth sessions",
+        .clock = clock_real(),
+    };
+    return session_store_open(store, &options, error);
+}
+
 int sessions_open(
     const struct cli_arguments *arguments,
-    enum session_mode mode,
+    enum sessions_use use,
     struct session_store **store,
     bool *is_empty
 ) {
     CLEANUP(buffer_deinit) struct buffer state = {0};
     struct error error = {0};
+    enum sessions_use first = use == SESSIONS_WRITE ? SESSIONS_READ : use;
     result opened = cli_state(arguments, false, &state, &error);
     if (is_ok(opened)) {
-        const struct session_store_options options = {
-            .state_dir = buffer_text(&state),
-            .mode = mode,
-            .program = "hearth sessions",
-            .clock = clock_real(),
-        };
-        opened = session_store_open(store, &options, &error);
+        opened = open_as(buffer_text(&state), first, store, &error);
+    }
+    /* A writer makes what is not there, and brings up an old schema. */
+    if (use == SESSIONS_WRITE && (is_ok(opened) || opened.code == RESULT_UNSUPPORTED)) {
+        session_store_cleanup(store);
+        opened = open_as(buffer_text(&state), use, store, &error);
     }
     if (opened.code == RESULT_NOT_FOUND && is_empty != NULL) {
         *is_empty = true;
@@ -122,7 +135,7 @@ static int sessions_list(const struct cli_arguments *arguments) {
     };
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
     bool is_empty = false;
-    int status = sessions_open(arguments, SESSION_READ_ONLY, &store, &is_empty);
+    int status = sessions_open(arguments, SESSIONS_READ, &store, &is_empty);
     if (is_empty) { /* no session is no failure of a list */
         return cli_has(arguments, "json") || cli_print(view_of_text("no sessions\n")) ? STATUS_DONE
                                                                                       : STATUS_DATA;

@@ -5,11 +5,17 @@
 #include "cli.h"
 #include "sessions/session.h"
 
+enum sessions_use {
+    SESSIONS_READ,
+    SESSIONS_READ_ALONE, /* no run writes meanwhile; needs no room on the disk */
+    SESSIONS_WRITE       /* what was recorded already: nothing is made where nothing is */
+};
+
 /* The store of --state. *is_empty (may be null): nothing was recorded yet, which is not said then.
  * Returns an exit status and has said why it is not STATUS_DONE. */
 int sessions_open(
     const struct cli_arguments *arguments,
-    enum session_mode mode,
+    enum sessions_use use,
     struct session_store **store,
     bool *is_empty
 );

@@ -22,8 +22,8 @@ static void branch_close(struct branch *branch) {
     session_store_close(branch->store);
 }
 
-static int branch_open(struct branch *branch, enum session_mode mode) {
-    int status = sessions_open(branch->arguments, mode, &branch->store, NULL);
+static int branch_open(struct branch *branch, enum sessions_use use) {
+    int status = sessions_open(branch->arguments, use, &branch->store, NULL);
     if (status != STATUS_DONE) {
         return status;
     }
@@ -102,7 +102,7 @@ static const struct cli_option fork_options[] = {
 
 static int sessions_fork(const struct cli_arguments *arguments) {
     CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
-    int status = branch_open(&branch, SESSION_READ_WRITE);
+    int status = branch_open(&branch, SESSIONS_WRITE);
     status = status == STATUS_DONE ? branch_turn(&branch, 1) : status;
     if (status != STATUS_DONE) {
         return status;
@@ -159,7 +159,7 @@ static int sessions_rewind(const struct cli_arguments *arguments) {
         return cli_usage(arguments, "--turn says how far to go back");
     }
     CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
-    int status = branch_open(&branch, SESSION_READ_WRITE);
+    int status = branch_open(&branch, SESSIONS_WRITE);
     status = status == STATUS_DONE ? branch_turn(&branch, 0) : status;
     if (status != STATUS_DONE) {
         return status;
@@ -209,7 +209,7 @@ static const struct cli_option undo_options[] = {
 
 static int sessions_undo(const struct cli_arguments *arguments) {
     CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
-    int status = branch_open(&branch, SESSION_READ_WRITE);
+    int status = branch_open(&branch, SESSIONS_WRITE);
     if (status != STATUS_DONE) {
         return status;
     }
@@ -322,7 +322,7 @@ static result diff_write(
 static int sessions_diff(const struct cli_arguments *arguments) {
     CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
     struct view from, to;
-    int status = branch_open(&branch, SESSION_READ_ONLY);
+    int status = branch_open(&branch, SESSIONS_READ);
     status = status == STATUS_DONE ? diff_ends(&branch, &from, &to) : status;
     if (status != STATUS_DONE) {
         return status;

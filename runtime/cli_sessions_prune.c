@@ -116,8 +116,8 @@ static int sessions_prune(const struct cli_arguments *arguments) {
     int status = find_bound(arguments, &options.bytes_max);
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
     if (status == STATUS_DONE) { /* what would go is also told beside a run */
-        enum session_mode mode = options.is_trial ? SESSION_READ_ONLY : SESSION_READ_WRITE;
-        status = sessions_open(arguments, mode, &store, NULL);
+        enum sessions_use use = options.is_trial ? SESSIONS_READ : SESSIONS_READ_ALONE;
+        status = sessions_open(arguments, use, &store, NULL);
     }
     if (status != STATUS_DONE) {
         return status;

@@ -365,7 +365,9 @@ show_text(const struct session_tree *tree, bool outputs, struct buffer *out, str
     for (size_t i = 0; i < tree->agent_count; i++) {
         const struct session_agent *agent = &tree->agents[i];
         if (tree->agent_count > 1) {
-            TRY(buffer_append_format(out, error, "agent %s\n", agent->id.text));
+            TRY(buffer_append_format(out, error, "agent %s ", agent->id.text));
+            TRY(sessions_put_text(out, agent->name, error));
+            TRY(buffer_append_text(out, "\n", error));
         }
         struct session_sampler sampler = tree->session.begin.sampler;
         for (size_t k = 0; k < agent->turn_count; k++) {
@@ -393,7 +395,7 @@ static int sessions_show(const struct cli_arguments *arguments) {
         .with_outputs = cli_has(arguments, "outputs"),
     };
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
-    int status = sessions_open(arguments, SESSION_READ_ONLY, &store, NULL);
+    int status = sessions_open(arguments, SESSIONS_READ, &store, NULL);
     if (status != STATUS_DONE) {
         return status;
     }

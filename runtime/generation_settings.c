@@ -450,6 +450,29 @@ result generation_settings_write(
     return json_writer_finish(&writer);
 }
 
+result
+generation_settings_of_summary(struct view recorded, struct buffer *out, struct error *error) {
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    struct json_writer writer;
+    if (recorded.length == 0) {
+        return OK;
+    }
+    TRY(json_parse(recorded, NULL, &document, error));
+    json_writer_init(&writer, out, error);
+    json_write_object_begin(&writer);
+    struct json_value root = json_root(document);
+    for (struct json_value value = json_first(root); json_type(value) != JSON_ABSENT;
+         value = json_next(value)) {
+        struct view key = json_name(value);
+        if (!view_equals_text(key, "stop") && !view_equals_text(key, "constrain_tools")) {
+            json_write_key_view(&writer, key);
+            json_write_value(&writer, value);
+        }
+    }
+    json_write_object_end(&writer);
+    return json_writer_finish(&writer);
+}
+
 /* ---- text ----------------------------------------------------------------------------------- */
 
 /* A word as it is; other text as a JSON string, so that its ends are seen and it stays on its line. */

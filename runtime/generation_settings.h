@@ -46,6 +46,10 @@ void generation_settings_resolve(struct generation_settings *settings, int32_t c
 MUST_CHECK result generation_settings_write(
     const struct generation_settings *settings, struct buffer *out, struct error *error
 );
+/* The record of a generation that writes a summary under the settings of `recorded`: neither stops nor a
+ * constraint hold for it. Expected errors: CORRUPT, MEMORY. */
+MUST_CHECK result
+generation_settings_of_summary(struct view recorded, struct buffer *out, struct error *error);
 /* Appends a record as the options that it stands for: "--top-k 40 --stop \"a b\""; what cannot be read
  * stays as it is. The text is foreign. Expected errors: MEMORY, LIMIT. */
 MUST_CHECK result

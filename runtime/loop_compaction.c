@@ -35,6 +35,9 @@ struct compaction {
     uint64_t sequence; /* the fork, then the new one; 0: none */
     struct chat_parser *parser;
     struct buffer summary;
+    struct token_list request_ids, summary_ids; /* what asked for it, and what was sampled */
+    struct buffer log_probabilities;            /* floats, of summary_ids */
+    enum finish_reason summary_reason;
     bool has_summary;
     bool is_unreadable; /* the model wrote what cannot be parsed: error says why */
     int32_t sampled;
@@ -60,6 +63,9 @@ static void compaction_destroy(struct compaction *compaction) {
         chat_conversation_destroy(compaction->made.conversation);
         chat_parser_destroy(compaction->parser);
         token_list_deinit(&compaction->ids);
+        token_list_deinit(&compaction->request_ids);
+        token_list_deinit(&compaction->summary_ids);
+        buffer_deinit(&compaction->log_probabilities);
         buffer_deinit(&compaction->remark);
         buffer_deinit(&compaction->summary);
         buffer_deinit(&compaction->paths);
@@ -348,6 +354,15 @@ static result work_build(struct compaction *compaction, struct error *error) {
 }
 
 static result work_record(struct compaction *compaction, struct error *error) {
+    const void *floats = compaction->log_probabilities.data;
+    const struct recorder_summary written = {
+        .request = &compaction->request_ids,
+        .generation =
+            {.ids = &compaction->summary_ids,
+             .log_probabilities = floats,
+             .facts = &compaction->summary_facts,
+             .reason = compaction->summary_reason},
+    };
     const struct recorder_compaction record = {
         .conversation = compaction->made.conversation,
         .ids = &compaction->ids,
@@ -355,6 +370,7 @@ static result work_record(struct compaction *compaction, struct error *error) {
         .tokens_before = compaction->tokens_before,
         .removed = compaction->made.removed,
         .summary = buffer_view(&compaction->summary),
+        .written = compaction->has_summary ? &written : NULL,
     };
     return recorder_compaction(&compaction->run->recorder, &record, error);
 }
@@ -392,12 +408,15 @@ static result summary_start(struct compaction *compaction, struct error *error) 
         .tool_count = run->declared.tool_count,
     };
     TRY(chat_parser_create(&compaction->parser, options->tokenizer, &parser, error));
+    TRY(token_list_append_all(
+        &compaction->request_ids, compaction->ids.ids, compaction->ids.count, error
+    ));
     TRY(run->is_resuming
             ? engine->create(engine->context, &compaction->sequence, error)
             : engine->fork(engine->context, run->sequence, &compaction->sequence, error));
     struct generation_request request = run_request(run, compaction->sequence);
-    request.append = compaction->ids.ids;
-    request.append_count = compaction->ids.count;
+    request.append = compaction->request_ids.ids;
+    request.append_count = compaction->request_ids.count;
     request.tokens_max = compaction->effect.tokens_max;
     request.deadline_ms = compaction->effect.deadline_ms;
     request.stop_count = 0;
@@ -465,6 +484,7 @@ static result
 summary_take(struct compaction *compaction, enum finish_reason reason, struct error *error) {
     TRY(chat_parser_finish(compaction->parser, error));
     compaction->has_summary = true;
+    compaction->summary_reason = reason;
     struct view text = chat_parser_message(compaction->parser)->content;
     return reason == FINISH_LOOP ? OK : buffer_append(&compaction->summary, text, error);
 }
@@ -500,6 +520,14 @@ static void generation_finished(struct compaction *compaction, const struct engi
     work_start(compaction, PHASE_BUILD);
 }
 
+static result
+take_token(struct compaction *compaction, const struct engine_event *event, struct error *error) {
+    struct view logprob = view_of(&event->logprob, sizeof event->logprob);
+    TRY(token_list_append(&compaction->summary_ids, event->token, error));
+    TRY(buffer_append(&compaction->log_probabilities, logprob, error));
+    return chat_parser_push(compaction->parser, event->token, error);
+}
+
 bool run_compaction_event(struct run *run, const struct engine_event *event) {
     struct compaction *compaction = run->compaction;
     if (compaction == NULL || compaction->sequence == 0 ||
@@ -514,7 +542,7 @@ bool run_compaction_event(struct run *run, const struct engine_event *event) {
         compaction->sampled++;
         run->status.tokens_sampled++;
         if (!compaction->is_unreadable &&
-            is_failed(chat_parser_push(compaction->parser, event->token, &compaction->error))) {
+            is_failed(take_token(compaction, event, &compaction->error))) {
             compaction->is_unreadable = true;
             struct engine_ports engine = ports_of(compaction);
             engine.cancel(engine.context, compaction->sequence);
@@ -542,6 +570,9 @@ compaction_create(struct run *run, const struct agent_effect *effect, struct err
     compaction->run = run;
     compaction->effect = *effect;
     token_list_init(&compaction->ids, TOKEN_LIST_CEILING_DEFAULT);
+    token_list_init(&compaction->request_ids, TOKEN_LIST_CEILING_DEFAULT);
+    token_list_init(&compaction->summary_ids, TOKEN_LIST_CEILING_DEFAULT);
+    buffer_init(&compaction->log_probabilities, BUFFER_CEILING_DEFAULT);
     buffer_init(&compaction->summary, AGENT_HISTORY_SUMMARY_BYTES * 4);
     buffer_init(&compaction->paths, BUFFER_CEILING_DEFAULT);
     buffer_init(&compaction->remark, AGENT_HISTORY_PERSON_BYTES);

@@ -1,5 +1,6 @@
 /* See recorder.h. Appends that belong together go into one batch: one flush to the disk. */
 #include "recorder.h"
+#include "generation_settings.h"
 
 #include <inttypes.h>
 
@@ -335,9 +336,59 @@ static result append_copies(
     return OK;
 }
 
-static result append_compaction(
-    struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
+/* All that decides what a summary says, so that it can be sampled again: a turn of a child, as it is no part
+ * of the agent's context. *agent: of the summaries; made when there is none. */
+static result append_summary(
+    const struct recorder *recorder,
+    const struct recorder_compaction *compaction,
+    struct session_id *agent,
+    struct error *error
 ) {
+    const struct recorder_summary *written = compaction->written;
+    struct recorder child = *recorder;
+    struct session_sampler *sampler = &child.begin.sampler;
+    CLEANUP(buffer_deinit) struct buffer settings;
+    buffer_init(&settings, SESSION_TEXT_BYTES_MAX);
+    TRY(generation_settings_of_summary(sampler->settings, &settings, error));
+    sampler->settings = buffer_view(&settings);
+    sampler->effort = CHAT_EFFORT_OFF;
+    if (agent->text[0] == '\0') {
+        const struct session_agent_begin begin = {
+            .session = child.session,
+            .parent = child.agent,
+            .name = view_of_text(SESSION_AGENT_SUMMARIES),
+            .tools = child.tools_json,
+            .sampler = *sampler,
+        };
+        TRY(session_agent_append(child.store, &begin, agent, error));
+    }
+    TRY(session_turn_start(child.store, agent, &child.turn, error));
+    const struct session_run_begin request = {
+        .turn = child.turn,
+        .kind = SESSION_RUN_PROMPT,
+        .position = child.position,
+        .count = written->request->count,
+        .ids = written->request->ids,
+    };
+    TRY(session_run_append(child.store, &request, error));
+    child.position += (int64_t)written->request->count;
+    const struct session_message_begin message = {
+        .turn = child.turn,
+        .role = view_of_text("assistant"),
+        .text = compaction->summary,
+    };
+    return append_output(&child, &written->generation, &message, error);
+}
+
+static result append_compaction(
+    struct recorder *recorder,
+    const struct recorder_compaction *compaction,
+    struct session_id *summaries,
+    struct error *error
+) {
+    if (compaction->written != NULL) {
+        TRY(append_summary(recorder, compaction, summaries, error));
+    }
     TRY(session_turn_start(recorder->store, &recorder->agent, &recorder->turn, error));
     TRY(append_copies(recorder, compaction, error));
     const struct session_run_begin run = {
@@ -362,13 +413,16 @@ result recorder_compaction(
     struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
 ) {
     int64_t turn = recorder->turn;
+    struct session_id summaries = recorder->summaries;
     ASSERT(!recorder->turn_is_open);
     TRY(session_batch_begin(recorder->store, error));
-    result appended = batch_end(recorder, append_compaction(recorder, compaction, error), error);
+    result appended =
+        batch_end(recorder, append_compaction(recorder, compaction, &summaries, error), error);
     if (is_failed(appended)) {
         recorder->turn = turn;
         return appended;
     }
+    recorder->summaries = summaries;
     recorder->position = (int64_t)compaction->ids->count;
     recorder->recorded_messages = chat_conversation_count(compaction->conversation);
     return OK;

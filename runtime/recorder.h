@@ -25,6 +25,7 @@ struct recorder {
     const struct resume *resume; /* null: a new session */
 
     struct session_id session, agent;
+    struct session_id summaries; /* agent; "": none was needed yet */
     int64_t turn, call;
     bool turn_is_open;        /* started, and its generation is not recorded yet */
     int64_t position;         /* tokens recorded of the context */
@@ -102,13 +103,21 @@ MUST_CHECK result recorder_turn_end(
     struct error *error
 );
 
+/* What a fork of the context wrote: `request` behind the context, then `generation`, whose message is not
+ * looked at. */
+struct recorder_summary {
+    const struct token_list *request;
+    struct recorder_generation generation;
+};
+
 /* What takes the place of the whole context. */
 struct recorder_compaction {
     const struct chat_conversation *conversation;
     const struct token_list *ids;
     const struct generation_facts *facts; /* of its prefill */
     int64_t tokens_before, removed;
-    struct view summary; /* empty: only outputs of tools gave way */
+    struct view summary;                    /* empty: only outputs of tools gave way */
+    const struct recorder_summary *written; /* how the model came to it; null: it was not asked */
 };
 /* A turn of its own, in one batch: before it the old context stands, after it the new one. */
 MUST_CHECK result recorder_compaction(

@@ -12,13 +12,12 @@
 #define RETENTION_NO_BOUND      UINT64_MAX
 
 struct retention_options {
-    const char *state; /* directory */
-    struct session_store
-        *store;         /* its writer, so that nobody else takes snapshots that are recorded */
-    const char *in_use; /* store of snapshots whose latest stays; null: none */
-    uint64_t bytes_max; /* or RETENTION_NO_BOUND: goes what no session refers to */
-    int64_t until_ms;   /* of the monotonic clock */
-    bool is_trial;      /* says what would go */
+    const char *state;           /* directory */
+    struct session_store *store; /* no one else writes it: no snapshot waits to be recorded */
+    const char *in_use;          /* store of snapshots whose latest stays; null: none */
+    uint64_t bytes_max;          /* or RETENTION_NO_BOUND: goes what no session refers to */
+    int64_t until_ms;            /* of the monotonic clock */
+    bool is_trial;               /* says what would go */
 };
 
 struct retention_loss {

@@ -75,7 +75,11 @@ result workspace_prepare_library(struct error *error) {
     return OK;
 }
 
-static result open_repository(const char *store, git_repository **out, struct error *error) {
+/* One that is there is only read: it may lie where nothing can be written. */
+static result open_or_make(const char *store, git_repository **out, struct error *error) {
+    if (git_repository_open_bare(out, store) == 0) {
+        return OK;
+    }
     git_repository_init_options options;
     TRY_GIT(
         git_repository_init_options_init(&options, GIT_REPOSITORY_INIT_OPTIONS_VERSION),
@@ -84,8 +88,13 @@ static result open_repository(const char *store, git_repository **out, struct er
     options.flags = GIT_REPOSITORY_INIT_BARE | GIT_REPOSITORY_INIT_MKDIR |
                     GIT_REPOSITORY_INIT_MKPATH | GIT_REPOSITORY_INIT_NO_DOTGIT_DIR;
     options.mode = 0700;
+    TRY_GIT(git_repository_init_ext(out, store, &options), "opening the snapshot store");
+    return OK;
+}
+
+static result open_repository(const char *store, git_repository **out, struct error *error) {
     git_repository *repository = NULL;
-    TRY_GIT(git_repository_init_ext(&repository, store, &options), "opening the snapshot store");
+    TRY(open_or_make(store, &repository, error));
     char objects[PATH_BYTES_MAX + 16];
     (void)snprintf(objects, sizeof objects, "%sobjects", git_repository_path(repository));
     git_odb *database = NULL;

@@ -45,10 +45,11 @@ enum session_mode { SESSION_READ_ONLY, SESSION_READ_WRITE };
 struct session_store_options {
     const char *state_dir; /* made with mode 0700 when missing (read-write only) */
     enum session_mode mode;
-    int busy_ms;         /* how long to wait for a foreign lock; 0: SESSION_BUSY_MS_DEFAULT */
-    const char *program; /* named in the lock file, "hearth run"; null: "hearth" */
-    struct clock clock;  /* wall time stamps every row; clock_real() outside tests */
-    bool accepts_older;  /* a reader of an older schema, for session_store_verify only */
+    int busy_ms;            /* how long to wait for a foreign lock; 0: SESSION_BUSY_MS_DEFAULT */
+    const char *program;    /* named in the lock file, "hearth run"; null: "hearth" */
+    struct clock clock;     /* wall time stamps every row; clock_real() outside tests */
+    bool keeps_writers_out; /* a reader that has the writer's lock as long as it is open */
+    bool accepts_older;     /* a reader of an older schema, for session_store_verify only */
 };
 
 /* A new time-ordered id (RFC 9562 UUIDv7). Expected errors: IO (no randomness). Thread: any. */
@@ -156,10 +157,14 @@ MUST_CHECK result session_resume(
     struct error *error
 );
 
+/* A child that wrote summaries of its parent's context. The first run of each of its turns begins where
+ * that context ended: what precedes it are the parent's turns with lower numbers. */
+#define SESSION_AGENT_SUMMARIES "summaries"
+
 struct session_agent_begin {
     struct session_id session;
     struct session_id parent; /* "" for the root agent */
-    struct view name;         /* "main", or the brief of a child */
+    struct view name;         /* "main", SESSION_AGENT_SUMMARIES, or the brief of a child */
     struct view tools;        /* tool declarations as JSON text, "" for none */
     struct session_sampler sampler;
 };

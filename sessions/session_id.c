@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <sys/random.h>
 
+#define SHOWN_BYTES 60 /* of what a person gave for an id */
+
 result session_id_create(struct session_id *out, const struct clock *clock, struct error *error) {
     ASSERT(out != NULL && clock != NULL);
     unsigned char bytes[16];
@@ -78,7 +80,8 @@ check_prefix(struct view text, char prefix[SESSION_ID_LENGTH + 1], struct error 
         prefix[i] = (char)c;
     }
     if (!plausible) {
-        FAIL(error, INVALID_INPUT, "'%.*s' is no session id", VIEW_ARGUMENTS(text));
+        struct view shown = view_slice(text, 0, SHOWN_BYTES); // what is too long may be anything
+        FAIL(error, INVALID_INPUT, "'%.*s' is no session id", VIEW_ARGUMENTS(shown));
     }
     if (text.length < SESSION_ID_PREFIX_MIN) {
         FAIL(

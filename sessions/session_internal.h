@@ -39,8 +39,9 @@ struct session_store {
     bool is_batch;     /* between begin and commit or rollback */
     bool batch_failed; /* an append in it failed: it can only be rolled back */
     bool accepts_older;
-    bool is_older;       /* than the schema of this build */
-    bool writer_is_gone; /* of the running query: nobody is there to finish what is open */
+    bool is_older;         /* than the schema of this build */
+    bool writer_is_gone;   /* of the running query: nobody is there to finish what is open */
+    uint64_t device, file; /* of the database that was opened to write */
     int64_t interrupted_count;
     size_t statement_count;
     struct session_statement_slot statements[SESSION_STATEMENTS_MAX];

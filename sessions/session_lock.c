@@ -193,11 +193,11 @@ result session_lock_acquire(
     char line[128];
     length = snprintf(line, sizeof line, "%ld %.80s\n", (long)getpid(), program);
     ASSERT(length > 0 && (size_t)length < sizeof line);
-    if (pwrite(fd, line, (size_t)length, 0) != length || ftruncate(fd, length) != 0) {
+    bool is_written = pwrite(fd, line, (size_t)length, 0) == length && ftruncate(fd, length) == 0;
+    // On a full disk the lock holds without the name: what comes next says what cannot be done.
+    if (!is_written && errno != ENOSPC && errno != EDQUOT) {
         int code = errno;
-        FAIL_FOREIGN(
-            error, IO, code, "%s cannot be written (disk full?): %s", path, strerror(code)
-        );
+        FAIL_FOREIGN(error, IO, code, "%s cannot be written: %s", path, strerror(code));
     }
     out->fd = fd;
     out->predecessor_died = predecessor_died;

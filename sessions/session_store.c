@@ -28,16 +28,22 @@ static unsigned long long free_bytes(const struct session_store *store) {
     return (unsigned long long)space.f_bavail * space.f_frsize;
 }
 
+static bool is_full(const struct session_store *store, int code) {
+    int system = store->database == NULL ? 0 : sqlite3_system_errno(store->database);
+    return (code & 0xFF) == SQLITE_FULL || system == ENOSPC || system == EDQUOT;
+}
+
 static result fail_io(const struct session_store *store, int code, struct error *error) {
     int system = store->database == NULL ? 0 : sqlite3_system_errno(store->database);
-    if ((code & 0xFF) == SQLITE_FULL || system == ENOSPC || system == EDQUOT) {
+    if (is_full(store, code)) {
         FAIL_FOREIGN(
             error,
             IO,
             code,
-            "%s: the disk is full (%llu bytes free); nothing of this step was recorded",
+            "%s: the disk is full (%llu bytes free)%s",
             store->path,
-            free_bytes(store)
+            free_bytes(store),
+            store->mode == SESSION_READ_ONLY ? "" : "; nothing of this step was recorded"
         );
     }
     const char *reason = system != 0 ? strerror(system) : sqlite3_errstr(code);
@@ -105,6 +111,8 @@ static result store_fail(const struct session_store *store, int code, struct err
 }
 
 /* ------------------------------------------------------------ statements ---- */
+
+static result create_file(struct session_store *store, struct error *error);
 
 result statement_begin(
     struct statement *out, struct session_store *store, const char *sql, struct error *error
@@ -206,6 +214,43 @@ void statement_bind_blob(struct statement *statement, int at, struct view bytes)
     );
 }
 
+static result make_again(struct session_store *store, struct error *error) {
+    TRY(session_directory_prepare(store->directory, error));
+    return create_file(store, error);
+}
+
+/* What is appended to a file that has no name any more would be gone with the program. A database that was
+ * removed is written again, as it is, so that the session can go on: not by this program, whose connection
+ * stays with the removed file. */
+static result check_place(struct session_store *store, struct error *error) {
+    struct stat info;
+    bool is_there = stat(store->path, &info) == 0;
+    if (is_there && info.st_dev == store->device && info.st_ino == store->file) {
+        return OK;
+    }
+    if (is_there) {
+        FAIL(error, IO, "%s was replaced by another file while it was in use", store->path);
+    }
+    TRY_NOTE(
+        error,
+        make_again(store, error),
+        "%s was removed while it was in use, and cannot be written again",
+        store->path
+    );
+    TRY_NOTE(
+        error,
+        store_backup(store, store->path, error),
+        "%s was removed while it was in use",
+        store->path
+    );
+    FAIL(
+        error,
+        IO,
+        "%s was removed while it was in use; what was recorded until then is there again",
+        store->path
+    );
+}
+
 result statement_step(struct statement *statement, bool *row, struct error *error) {
     if (statement->status != SQLITE_OK) {
         if (statement->status == SQLITE_TOOBIG) {
@@ -231,6 +276,9 @@ result statement_run_once(struct statement *statement, const char *refusal, stru
     struct session_store *store = statement->store;
     if (store->mode != SESSION_READ_WRITE) {
         FAIL(error, INVALID_INPUT, "%s was opened for reading only", store->path);
+    }
+    if (!store->is_batch) {
+        TRY(check_place(store, error));
     }
     if (store->is_batch && (store->batch_failed || sqlite3_get_autocommit(store->database) != 0)) {
         store->batch_failed = true;
@@ -345,6 +393,7 @@ result session_batch_begin(struct session_store *store, struct error *error) {
     if (store->mode != SESSION_READ_WRITE) {
         FAIL(error, INVALID_INPUT, "%s was opened for reading only", store->path);
     }
+    TRY(check_place(store, error));
     TRY(store_execute(store, "BEGIN IMMEDIATE", error));
     store->is_batch = true;
     store->batch_failed = false;
@@ -438,6 +487,7 @@ static bool log_is_empty(const struct session_store *store) {
 }
 
 static result open_reader(struct session_store *store, int busy_ms, struct error *error) {
+    bool is_written = store->lock.fd < 0 && session_lock_is_held(store->directory);
     struct stat info;
     if (stat(store->path, &info) != 0) {
         int code = errno;
@@ -458,6 +508,8 @@ static result open_reader(struct session_store *store, int busy_ms, struct error
     }
     code = code == SQLITE_OK ? sqlite3_extended_errcode(store->database) : code;
     bool cannot_open = (code & 0xFF) == SQLITE_CANTOPEN || (code & 0xFF) == SQLITE_READONLY;
+    // There is no room for the shared memory, which a writer that lives would have made.
+    cannot_open = cannot_open || (is_full(store, code) && !is_written);
     if (!cannot_open || !log_is_empty(store)) {
         return store_fail(store, code, error);
     }
@@ -620,6 +672,13 @@ static result open_writer(
     if (version < versions->target) {
         TRY(session_migrate(store, versions->steps, versions->step_count, versions->target, error));
     }
+    struct stat info;
+    if (stat(store->path, &info) != 0) {
+        int number = errno;
+        FAIL_FOREIGN(error, IO, number, "%s: %s", store->path, strerror(number));
+    }
+    store->device = info.st_dev;
+    store->file = info.st_ino;
     return mark_interrupted(store, error);
 }
 
@@ -652,6 +711,9 @@ result session_store_open_versions(
         TRY(session_lock_acquire(&store->lock, store->directory, program, error));
         TRY(open_writer(store, versions, busy_ms, error));
     } else {
+        if (options->keeps_writers_out && access(store->path, F_OK) == 0) {
+            TRY(session_lock_acquire(&store->lock, store->directory, program, error));
+        }
         TRY(open_reader(store, busy_ms, error));
         int64_t version = 0;
         bool is_new = false;
@@ -662,7 +724,9 @@ result session_store_open_versions(
         TRY(check_version(store, version, versions->target, error));
         store->is_older = version < versions->target;
     }
-    store->lock.predecessor_died = false; // checked, so closing in order may clear the mark
+    if (options->mode == SESSION_READ_WRITE) {
+        store->lock.predecessor_died = false; // checked, so closing in order may clear the mark
+    }
     *out = TAKE(store);
     return OK;
 }

@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     ASSERT(length > 0 && (size_t)length < sizeof path);
     write_all(path, data, size);
     struct session_store_options options = {
-        folder, SESSION_READ_ONLY, 1, "fuzz", clock_real(), false};
+        folder, SESSION_READ_ONLY, 1, "fuzz", clock_real(), false, false};
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
     struct error error;
     if (is_ok(session_store_open(&store, &options, &error))) {

@@ -54,7 +54,8 @@ result open_store(
     struct session_store **out,
     struct error *error
 ) {
-    struct session_store_options options = {folder->state, mode, 100, "test", clock_real(), false};
+    struct session_store_options options = {
+        folder->state, mode, 100, "test", clock_real(), false, false};
     options.clock.wall_ms = ticking_ms;
     options.clock.context = &ticks;
     return session_store_open(out, &options, error);

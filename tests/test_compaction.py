@@ -162,6 +162,16 @@ def test_a_summary_by_a_fork_takes_the_place_of_the_middle():
         forks = [ids for sequence, ids in world.contexts if sequence == 2]
         main = [ids for sequence, ids in world.contexts if sequence == 1][-1]
         assert len(forks) == 1 and forks[0][:len(main)] == main
+        # The record has it too, beside the agent's own turns.
+        agent, child = world.tree()["agents"]
+        assert child["name"] == "summaries" and child["parent"] == agent["id"], child
+        written = child["turns"][0]
+        asked, answer = written["token_runs"]
+        assert forks[0][asked["position"]:] == asked["ids"] and answer["position"] == len(forks[0])
+        assert written["messages"][0]["text"] == SUMMARY["text"]
+        assert len(answer["log_probabilities"]) == answer["count"] == written["output_tokens"] > 3
+        assert written["number"] < turn["number"] and written["cache"]["reused_tokens"] == held
+        assert written["sampler"]["effort"] == 0 and written["stop_reason"] == "end", written
         assert named(done, "finished")[0]["stop"] == "answer"
         check_contexts(world)
 
@@ -461,9 +471,35 @@ def test_the_bundled_model_goes_on_in_a_smaller_context():
         after = [usage for usage in named(events, "usage") if usage["turn"] == turn + 1][0]
         assert after["reused"] == event["tokens_after"] and after["evaluated"] == 0, after
         assert named(events, "finished")[0]["turns"] > turn, named(events, "finished")
+        assert_sampled_again(scratch)
         scratch.check_database()
         check(test_cli.hearth("sessions", "show", "last", "--state", scratch.state,
                               environment={"HEARTH_SCRIPT": str(write_empty(scratch))}), 0)
+
+
+def assert_sampled_again(scratch):
+    """Every turn of the record and every summary comes to the same tokens, from the record alone."""
+    done = subprocess.run([pathlib.Path(SCRIPTED).parent / "resample", test_cli.MINI / "model", scratch.state],
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=600)
+    assert done.returncode == 0 and b"summaries: " in done.stdout, (done.stdout, done.stderr)
+
+
+def test_a_summary_that_was_drawn_is_drawn_again():
+    needs_sandbox()
+    if SLOW:
+        raise test_cli.Skipped("takes a minute with sanitizers")
+    with Scratch() as scratch:
+        task = scratch.demo()
+        noise = "".join(f'print("case {i}: fine")\n' for i in range(60))
+        tests = scratch.work / "test_all.py"
+        tests.write_text(noise + tests.read_text())
+        done = subprocess.run(
+            [HEARTH, "run", task["prompt"], "-C", str(scratch.work), "--state", scratch.state, "--json",
+             "--temperature", "0.7", "--top-p", "0.9", "--seed", "11", "--context", "2048", "--max-turns", "12"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        assert named(events, "compacted"), events[-1]
+        assert_sampled_again(scratch)
 
 
 def write_empty(scratch):

@@ -318,13 +318,13 @@ static result open_as_version(
     struct error *error
 ) {
     struct session_store_options options = {
-        folder->state, SESSION_READ_WRITE, 100, "test", clock_real(), false};
+        folder->state, SESSION_READ_WRITE, 100, "test", clock_real(), false, false};
     return session_store_open_versions(out, &options, &versions, error);
 }
 
 static result read_as_version_1(const struct folder *folder, struct session_store **out) {
     struct session_store_options options = {
-        folder->state, SESSION_READ_ONLY, 100, "test", clock_real(), false};
+        folder->state, SESSION_READ_ONLY, 100, "test", clock_real(), false, false};
     const struct session_versions one = {1, NULL, 0};
     return session_store_open_versions(out, &options, &one, &must_error);
 }
@@ -384,7 +384,7 @@ static void failed_migration_leaves_the_old_version(void **state) {
     assert_int_equal(access(backup, F_OK), 0);
     // A reader of a newer build does not migrate, but may look at it.
     struct session_store_options options = {
-        folder->state, SESSION_READ_ONLY, 100, "test", clock_real(), false};
+        folder->state, SESSION_READ_ONLY, 100, "test", clock_real(), false, false};
     struct session_versions three = {3, test_steps, 2};
     struct session_store *store = NULL;
     result status = session_store_open_versions(&store, &options, &three, &error);

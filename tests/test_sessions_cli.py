@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""Commands of sessions where something is wrong: test_sessions_cli.py HEARTH_SCRIPTED [NAME-PART]...
+
+Strange ids, foreign and lost databases, places that cannot be written, full disks, workspaces that are gone:
+one line, an exit status, and the session goes on once it is mended. Helpers are those of test_interactive.py.
+"""
+import contextlib
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+import test_cli
+from test_commands import begin, noise, plain, record, session
+from test_interactive import call, say
+
+READS = (["list"], ["show"], ["diff"], ["prune", "--dry-run"])
+WRITES = (["fork"], ["undo"], ["rewind", "--turn", "1"])
+
+
+def refused(one, words, status, *parts):
+    code, out, said = plain(one, *words)
+    assert code == status and not out and said.count("\n") == 1, (words, code, out, said)
+    assert all(part in said for part in parts), (words, said)
+
+
+def goes_on(one):
+    with one.run([say("back")], "--resume", "last", "--cache", "off") as run:
+        run.wait("idle")
+        begin(run, "go on")
+        run.end()
+    assert one.messages()[-1] == ("assistant", "back")
+
+
+@contextlib.contextmanager
+def mounted(path, *options):
+    path.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *options, path], stderr=subprocess.PIPE, check=False)
+    if done.returncode != 0:
+        raise test_cli.Skipped("nothing can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def fill(path):
+    subprocess.run(["sh", "-c", 'cat /dev/zero >"$0/fill"', path], stderr=subprocess.DEVNULL, check=False)
+
+
+def test_strange_ids_are_refused_in_one_line():
+    test_cli.needs_sandbox()
+    with session() as one:
+        record(one)
+        for command in ("show", "diff", "fork", "undo", "rewind"):
+            turn = ["--turn", "1"] if command == "rewind" else []
+            for name in ("", "0", "x", "LAST", "../..", "a b", "%s%n", "' OR 1=1 --", "\x1b[31m", "f" * 5000):
+                refused(one, ["sessions", command, name, *turn], 5, "session id")
+            refused(one, ["sessions", command, "ffff", *turn], 5, "no session 'ffff'")
+        refused(one, ["run", "--resume", "ffff"], 5, "no session 'ffff'")
+
+
+def test_a_mistyped_place_stays_as_it_is():
+    with session() as one:
+        (one.folder / "script.json").write_text('{"turns": []}')
+        for words in (*WRITES, ["show"], ["diff"], ["prune"]):
+            refused(one, ["sessions", *words], 5, "no sessions recorded yet")
+        assert plain(one, "sessions", "list")[:2] == (0, "no sessions\n")
+        assert not one.state.exists()
+
+
+def test_a_database_of_a_newer_program_is_left_as_it_is():
+    test_cli.needs_sandbox()
+    with session() as one:
+        record(one)
+        with contextlib.closing(sqlite3.connect(one.state / "sessions.db")) as database:
+            database.execute("PRAGMA user_version=99")
+        kept = (one.state / "sessions.db").read_bytes()
+        for words in (*READS, *WRITES, ["prune"]):
+            refused(one, ["sessions", *words], 5, "newer Hearth", "99")
+        refused(one, ["run", "--resume", "last"], 5, "newer Hearth")
+        refused(one, ["run", "a task", "-C", str(one.work)], 5, "newer Hearth")
+        assert (one.state / "sessions.db").read_bytes() == kept
+
+
+def test_what_only_reads_works_where_nothing_can_be_written():
+    test_cli.needs_sandbox()
+    with session() as one:
+        record(one)
+        with mounted(one.state, "--bind", one.state):
+            subprocess.run(["mount", "-o", "remount,ro,bind", one.state], check=True)
+            for words in READS:
+                status, text, said = plain(one, "sessions", *words)
+                assert status == 0 and text and not said, (words, said)
+            for words in (*WRITES, ["prune"]):
+                refused(one, ["sessions", *words], 5, "cannot be written", "--state DIR")
+            refused(one, ["run", "--resume", "last", "more"], 5, "cannot be written")
+        goes_on(one)
+
+
+def test_a_full_disk_ends_the_run_and_reading_and_pruning_go_on():
+    test_cli.needs_sandbox()
+    with session() as one, mounted(one.state, "-t", "tmpfs", "-o", "size=12m,mode=700", "tmpfs"):
+        old = record(one)
+        with one.run([call("echo 1 > a"), say("done"), noise("b", 100)], "--cache", "off") as run:
+            run.wait("idle")
+            begin(run, "one")
+            fill(one.state)
+            run.message("two")
+            assert run.finish(5)["stop"] == "record"
+        assert run.error.count("\n") == 1 and "disk is full" in run.error, run.error
+        for words in READS:
+            assert plain(one, "sessions", *words)[0] == 0, words
+        refused(one, ["sessions", "undo", old], 5, "disk is full")
+        refused(one, ["run", "--resume", "last", "more"], 5, "disk is full")
+        status, text, said = plain(one, "sessions", "prune", "--max", "100K")
+        assert status == 0 and old in text, (text, said)
+        (one.state / "fill").unlink()
+        goes_on(one)
+
+
+def test_a_database_that_is_deleted_under_a_run_is_written_again():
+    test_cli.needs_sandbox()
+    for whole in (False, True):
+        with session() as one:
+            with one.run([call("echo 1 > a"), say("done"), say("more")]) as run:
+                run.wait("idle")
+                begin(run, "one")
+                if whole:
+                    shutil.rmtree(one.state)
+                else:
+                    for path in one.state.glob("sessions.db*"):
+                        path.unlink()
+                run.message("two")
+                assert run.finish(5)["stop"] == "record"
+            assert run.error.count("\n") == 1 and "is there again" in run.error, run.error
+            assert (one.state / "sessions.db").stat().st_mode & 0o777 == 0o600
+            assert ("user", "one") in one.messages()
+            goes_on(one)
+
+
+def test_a_database_that_is_replaced_under_a_run_is_not_touched():
+    test_cli.needs_sandbox()
+    with session() as one:
+        record(one)
+        with one.run([say("done"), say("more")]) as run:
+            run.wait("idle")
+            begin(run, "one")
+            shutil.copy(one.state / "sessions.db", one.folder / "copy")
+            os.rename(one.folder / "copy", one.state / "sessions.db")
+            kept = (one.state / "sessions.db").read_bytes()
+            run.message("two")
+            run.finish(5)
+        assert run.error.count("\n") == 1 and "replaced" in run.error, run.error
+        assert (one.state / "sessions.db").read_bytes() == kept
+
+
+def test_snapshots_that_are_deleted_end_the_run_and_are_begun_anew():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([call("echo 1 > a"), say("done"), call("echo 2 > a")]) as run:
+            run.wait("idle")
+            begin(run, "one")
+            shutil.rmtree(one.state / "snapshots")
+            run.message("two")
+            run.finish(5)
+        assert run.error.count("\n") == 1 and "snapshot" in run.error, run.error
+        refused(one, ["sessions", "diff"], 5, "no snapshot store")
+        goes_on(one)
+        refused(one, ["sessions", "undo"], 5, "not there any more")
+
+
+def test_a_workspace_that_is_gone_leaves_what_needs_it_undone():
+    test_cli.needs_sandbox()
+    with session() as one:
+        record(one)
+        shutil.rmtree(one.work)
+        assert "f1" in plain(one, "sessions", "diff", "--stat")[1]
+        assert plain(one, "sessions", "show")[0] == 0
+        for words in (["undo"], ["rewind", "--turn", "1"]):
+            refused(one, ["sessions", *words], 5, str(one.work), "does not exist")
+        status, _, said = plain(one, "run", "--resume", "last", "more")
+        assert status != 0 and said.count("\n") == 1 and str(one.work) in said, said
+        assert plain(one, "sessions", "fork")[0] == 0
+        one.work.mkdir()
+        goes_on(one)
+
+
+def main():
+    parts = sys.argv[2:]
+    return test_cli.run_tests(
+        [(name, test) for name, test in globals().items()
+         if name.startswith("test_") and callable(test)
+         and (not parts or any(part in name for part in parts))])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
