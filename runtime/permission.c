@@ -166,7 +166,7 @@ struct subject {
     bool only_rules;               /* what no rule speaks of is allowed */
     const struct shell_line *line; /* null: no command */
     const struct shell_part *part;
-    const struct view *path;
+    const struct named_path *path;
 };
 
 /* A rule for all tools is of files and addresses, unless its pattern is a command's words: only then
@@ -190,7 +190,7 @@ static enum match match_pattern(const char *text, const struct subject *subject,
         return match_command(pattern, subject->line, subject->part, is_strict);
     }
     if (subject->path != NULL) {
-        return match_path(pattern, *subject->path, is_strict);
+        return match_path(pattern, subject->path, is_strict);
     }
     if (question->url.length > 0) {
         return match_url(pattern, question->url, is_strict);
@@ -418,9 +418,17 @@ static void decide_command(
 static void decide_path(
     const struct permission *permission,
     struct subject subject,
+    struct view path,
     bool *is_first,
     struct permission_verdict *out
 ) {
+    struct named_path named;
+    named.given = path;
+    named.is_inside = path_normalise(path, named.clean);
+    if (!named.is_inside) {
+        named.clean[0] = '\0';
+    }
+    subject.path = &named;
     keep_strictest(permission, &subject, is_first, out);
     if ((subject.question->effects & TOOL_READS) != 0 && !view_equals_text(subject.tool, "read")) {
         subject.tool = view_of_text("read");
@@ -440,10 +448,8 @@ void permission_decide(
         decide_command(permission, subject, &is_first, out);
     }
     for (size_t i = 0; i < question->path_count; i++) {
-        subject.path = &question->paths[i];
-        decide_path(permission, subject, &is_first, out);
+        decide_path(permission, subject, question->paths[i], &is_first, out);
     }
-    subject.path = NULL;
     if (is_first) {
         keep_strictest(permission, &subject, &is_first, out);
     }
@@ -455,9 +461,8 @@ bool permission_hides(const struct permission *permission, struct view tool, str
     struct permission_verdict verdict = {.action = PERMISSION_ALLOW};
     bool is_first = true;
     if (permission->rule_count > 0) {
-        const struct subject subject = {
-            .question = &question, .tool = tool, .only_rules = true, .path = &path};
-        decide_path(permission, subject, &is_first, &verdict);
+        const struct subject subject = {.question = &question, .tool = tool, .only_rules = true};
+        decide_path(permission, subject, path, &is_first, &verdict);
     }
     return verdict.action != PERMISSION_ALLOW;
 }

@@ -3,8 +3,6 @@
 
 #include "permission_words.h"
 
-#include <assert.h>
-
 #define WORKSPACE_INSIDE "/workspace"
 
 /* Where to go on when the text behind a star does not fit: the star takes one byte more. */
@@ -13,8 +11,14 @@ struct star {
     size_t text;    /* where what it takes ends */
 };
 
+/* Of ASCII: for file systems to which both cases are one name. */
+static unsigned char lower(unsigned char c) {
+    return (unsigned char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+}
+
 /* Takes one item of the pattern that is no star. */
-static bool take_item(struct view pattern, size_t *p, struct view text, size_t *t, bool is_path) {
+static bool
+take_item(struct view pattern, size_t *p, struct view text, size_t *t, bool is_path, bool folds) {
     if (*p >= pattern.length || *t >= text.length) {
         return false;
     }
@@ -30,7 +34,9 @@ static bool take_item(struct view pattern, size_t *p, struct view text, size_t *
         return true;
     }
     size_t escape = want == '\\' && *p + 1 < pattern.length ? 1 : 0;
-    if (pattern.data[*p + escape] != text.data[*t]) {
+    unsigned char a = pattern.data[*p + escape];
+    unsigned char b = text.data[*t];
+    if (folds ? lower(a) != lower(b) : a != b) {
         return false;
     }
     *p += 1 + escape;
@@ -40,7 +46,7 @@ static bool take_item(struct view pattern, size_t *p, struct view text, size_t *
 
 /* Only the last star of each kind is ever lengthened: what an earlier one of the same kind could take
  * in addition, the later one can take as well. */
-bool glob_matches(struct view pattern, struct view text, bool is_path) {
+static bool matches(struct view pattern, struct view text, bool is_path, bool folds) {
     struct star deep = {SIZE_MAX, 0};
     struct star flat = {SIZE_MAX, 0}; /* stops at '/' */
     size_t p = 0;
@@ -53,7 +59,7 @@ bool glob_matches(struct view pattern, struct view text, bool is_path) {
             }
             flat = (struct star){is_deep ? SIZE_MAX : p, t};
             deep = is_deep ? (struct star){p, t} : deep;
-        } else if (take_item(pattern, &p, text, &t, is_path)) {
+        } else if (take_item(pattern, &p, text, &t, is_path, folds)) {
             continue;
         } else if (flat.pattern != SIZE_MAX && flat.text < text.length && text.data[flat.text] != '/') {
             p = flat.pattern;
@@ -67,6 +73,10 @@ bool glob_matches(struct view pattern, struct view text, bool is_path) {
         }
     }
     return true;
+}
+
+bool glob_matches(struct view pattern, struct view text, bool is_path) {
+    return matches(pattern, text, is_path, false);
 }
 
 bool path_normalise(struct view path, char out[PERMISSION_PATH_MAX + 1]) {
@@ -123,41 +133,25 @@ enum match match_url(struct view pattern, struct view url, bool is_strict) {
 }
 
 /* A rule for a directory is for all below it. */
-static bool covers_above(struct view pattern, struct view path) {
+static bool covers_above(struct view pattern, struct view path, bool folds) {
     for (size_t i = 1; i < path.length; i++) {
-        if (path.data[i] == '/' && glob_matches(pattern, view_slice(path, 0, i), true)) {
+        if (path.data[i] == '/' && matches(pattern, view_slice(path, 0, i), true, folds)) {
             return true;
         }
     }
-    return glob_matches(pattern, path, true);
+    return matches(pattern, path, true, folds);
 }
 
-/* In ASCII: for file systems to which both are one name. */
-static struct view lower_case(struct view text, char out[PERMISSION_PATH_MAX + 1]) {
-    for (size_t i = 0; i < text.length; i++) {
-        char c = (char)text.data[i];
-        out[i] = (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
-    }
-    return view_of(out, text.length);
-}
-
-enum match match_path(struct view pattern, struct view path, bool is_strict) {
-    static_assert(
-        PERMISSION_PATTERN_MAX <= PERMISSION_PATH_MAX, "a pattern is lowered like a path"
-    );
-    char clean[PERMISSION_PATH_MAX + 1];
-    char lower[2][PERMISSION_PATH_MAX + 1];
-    bool is_inside = path_normalise(path, clean);
-    struct view inside = view_of_text(is_inside ? clean : "");
+enum match match_path(struct view pattern, const struct named_path *path, bool is_strict) {
+    struct view inside = view_of_text(path->clean);
     if (is_strict) {
-        return is_inside && glob_matches(pattern, inside, true) ? MATCH_YES : MATCH_NO;
+        return path->is_inside && matches(pattern, inside, true, false) ? MATCH_YES : MATCH_NO;
     }
-    if ((is_inside && covers_above(pattern, inside)) || glob_matches(pattern, path, true)) {
+    if ((path->is_inside && covers_above(pattern, inside, false)) ||
+        matches(pattern, path->given, true, false)) {
         return MATCH_YES;
     }
-    bool is_alike =
-        is_inside && covers_above(lower_case(pattern, lower[0]), lower_case(inside, lower[1]));
-    return !is_inside || is_alike ? MATCH_PERHAPS : MATCH_NO;
+    return !path->is_inside || covers_above(pattern, inside, true) ? MATCH_PERHAPS : MATCH_NO;
 }
 
 /* ---- commands ------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 /* * any bytes, ? one character, \x the character x. `is_path`: * and ? stop at '/', ** does not. */
 bool glob_matches(struct view pattern, struct view text, bool is_path);
 
+#define PERMISSION_PATH_MAX 4096
 enum match { MATCH_NO, MATCH_PERHAPS, MATCH_YES };
 
 /* `is_strict`, for rules that allow: yes only where it is certain, never perhaps. Otherwise, for rules
@@ -18,12 +19,17 @@ enum match match_command(
     const struct shell_part *part,
     bool is_strict
 );
-enum match match_path(struct view pattern, struct view path, bool is_strict);
+/* A path that a call names or a tool found, read once for all rules. */
+struct named_path {
+    struct view given;
+    bool is_inside;
+    char clean[PERMISSION_PATH_MAX + 1]; /* as path_normalise makes it */
+};
+enum match match_path(struct view pattern, const struct named_path *path, bool is_strict);
 enum match match_url(struct view pattern, struct view url, bool is_strict);
 
 /* The path below the workspace without "." and "..", "" for the workspace itself. False: it leads
  * outside, or has more than PERMISSION_PATH_MAX bytes. */
-#define PERMISSION_PATH_MAX 4096
 bool path_normalise(struct view path, char out[PERMISSION_PATH_MAX + 1]);
 
 #endif

@@ -22,6 +22,23 @@ decide(const struct permission_rule *rule, enum permission_policy policy, struct
     return verdict.action;
 }
 
+/* The same bytes as a path: what a rule that allows covers, one that denies keeps from being found. */
+static void check_path(struct permission_rule rule, struct view path) {
+    const struct permission_question question = {
+        .tool = view_of_text("read"), .effects = TOOL_READS, .paths = &path, .path_count = 1};
+    const struct permission_options options = {PERMISSION_FULL, &rule, 1};
+    CLEANUP(permission_cleanup) struct permission *permission = NULL;
+    struct permission_verdict verdict;
+    rule.tool = "read";
+    rule.action = PERMISSION_ALLOW;
+    ASSERT(is_ok(permission_create(&permission, &options, NULL)));
+    permission_decide(permission, &question, &verdict);
+    ASSERT(!permission_hides(permission, view_of_text("grep"), path));
+    rule.action = PERMISSION_DENY;
+    bool is_covered = verdict.by == PERMISSION_BY_RULE;
+    ASSERT(!is_covered || permission_hides(permission, view_of_text("grep"), path));
+}
+
 /* What "always" adds covers the command that it was made for. */
 static void check_suggestion(struct view command) {
     CLEANUP(buffer_deinit) struct buffer pattern;
@@ -67,6 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (is_failed(permission_rule_check(&rule, NULL))) {
         return 0;
     }
+    check_path(rule, command);
     enum permission_action allowed = decide(&rule, PERMISSION_ASK, command);
     rule.action = PERMISSION_DENY;
     enum permission_action denied = decide(&rule, PERMISSION_FULL, command);
