@@ -253,7 +253,7 @@ static void worker_ended(
 ) {
     const struct swarm_node *ended = swarm_node(swarm, node);
     bool is_done = ended->end == SWARM_END_ANSWER || ended->end == SWARM_END_BUDGET;
-    if (is_done && ended->commit.text[0] != '\0' && ended->changed_lines > 0) {
+    if (is_done && ended->commit.text[0] != '\0') {
         strategy_order(orders, STRATEGY_ORDER_MERGE, node);
         return;
     }

@@ -147,7 +147,7 @@ enum swarm_cut {
 };
 
 struct swarm_commit {
-    char text[72]; /* "": none */
+    char text[72]; /* "": nothing was changed */
 };
 
 /* Read-only for all but the swarm. */
@@ -183,7 +183,7 @@ struct swarm_node {
     struct buffer summary; /* its last text, cut to SWARM_SUMMARY_BYTES_MAX */
     struct buffer detail;  /* why it failed, what the verifier said, or paths of conflicts */
     struct swarm_commit commit;
-    int64_t changed_lines; /* of commit */
+    int64_t changed_lines; /* of commit; may be 0, of binary files */
     bool is_merged;        /* its commit is in the parent's workspace */
     bool has_conflicts;    /* the merge was refused for that; `detail` has the paths */
     bool is_read;          /* its result was given to the agent that started it */
@@ -200,11 +200,15 @@ struct swarm_node {
 
 /* ---- events ------------------------------------------------------------------------------------ */
 
+/* Every START, CANCEL, VERIFY, RANK, MERGE and DELIVER is answered by its event, also when it failed. Of
+ * agents and verifiers that do not answer in time the swarm takes leave by itself; merges and rankings
+ * are the host's own and come back. */
+
 enum swarm_event_type {
     SWARM_START,
     SWARM_NODE_STARTED,
     SWARM_NODE_START_FAILED, /* text says why: no workspace, no memory */
-    SWARM_TURN_ENDED,        /* tokens, calls (since the last event of the node), digest */
+    SWARM_TURN_ENDED, /* after its calls: tokens, calls (since the node's last event), digest */
     SWARM_NODE_ENDED, /* end, text, detail, commit, changed_lines, tokens, calls. Its messages were
                          confirmed before or are not delivered any more; its processes are gone */
     SWARM_VERIFIED,   /* verdict, detail: the end of its output */

@@ -199,7 +199,7 @@ static void ask_merge(struct swarm *swarm, size_t node, const struct swarm_ask *
         swarm_refuse(swarm, "%s was not started by this agent", source->name);
     } else if (source->state != SWARM_ENDED) {
         swarm_refuse(swarm, "%s is still at work: wait for it or cancel it", source->name);
-    } else if (source->commit.text[0] == '\0' || source->changed_lines == 0) {
+    } else if (source->commit.text[0] == '\0') {
         swarm_refuse(swarm, "%s has changed nothing", source->name);
     } else if (source->is_merged) {
         swarm_refuse(swarm, "the changes of %s are merged already", source->name);

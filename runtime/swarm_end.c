@@ -60,8 +60,7 @@ static void choose(struct swarm *swarm, bool may_merge) {
                             : class == 1 ? SWARM_FAILED
                                          : SWARM_CANCELLED;
     swarm->result.is_merged = node == SWARM_ROOT || (chosen != NULL && chosen->is_merged);
-    bool has_changes =
-        chosen != NULL && chosen->commit.text[0] != '\0' && chosen->changed_lines > 0;
+    bool has_changes = chosen != NULL && chosen->commit.text[0] != '\0';
     bool is_wanted = class >= 2 && has_changes && may_merge;
     /* Into a workspace that holds parts, a whole would not be what was verified. */
     bool is_possible = swarm->root_merges == 0 && swarm->root_merging == SWARM_NONE;
@@ -79,7 +78,7 @@ static void choose(struct swarm *swarm, bool may_merge) {
 static const char *merge_words(const struct swarm *swarm) {
     const struct swarm_result *end = &swarm->result;
     const struct swarm_node *node = end->node != SWARM_NONE ? &swarm->nodes[end->node] : NULL;
-    if (node == NULL || end->is_merged || node->changed_lines == 0 ||
+    if (node == NULL || end->is_merged || node->commit.text[0] == '\0' ||
         end->outcome == SWARM_FAILED) {
         return "";
     }

@@ -30,6 +30,7 @@ struct swarm_inside {
     size_t answer_nodes[SWARM_CHILDREN_MAX];
     size_t answer_count;
     bool share_changed;
+    bool has_waited;       /* since its last turn: waiting again and again is no circle */
     bool is_progressing;   /* scratch of one pass */
     bool wants_merge;      /* into the root, ordered by the strategy */
     size_t merge_target;   /* SWARM_NONE: none runs */

@@ -319,6 +319,9 @@ static void answer_ready(struct swarm *swarm, size_t node) {
         child->is_read = child->is_read || (child->parent == node && child->state == SWARM_ENDED &&
                                             inside->answer == SWARM_ANSWER_ENDED);
     }
+    inside->has_waited = inside->answer == SWARM_ANSWER_TIMEOUT ||
+                         inside->answer == SWARM_ANSWER_ENDED ||
+                         inside->answer == SWARM_ANSWER_MESSAGE;
     swarm->nodes[node].state = SWARM_RUNNING;
     swarm->nodes[node].heard_ms = swarm->now_ms;
     swarm_wait_forget(swarm, node);

@@ -240,7 +240,7 @@ void swarm_merged(struct swarm *swarm, size_t node, const struct swarm_event *ev
 
 int swarm_class(const struct swarm *swarm, size_t node) {
     const struct swarm_node *at = &swarm->nodes[node];
-    bool has_changes = at->commit.text[0] != '\0' && at->changed_lines > 0;
+    bool has_changes = at->commit.text[0] != '\0';
     if (node == SWARM_ROOT && swarm->root_merges == 0) {
         return 0;
     }

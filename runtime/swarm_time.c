@@ -131,7 +131,8 @@ static void look_for_repeats(struct swarm *swarm, size_t node) {
 void swarm_turn_ended(struct swarm *swarm, size_t node, const struct swarm_event *event) {
     struct swarm_node *at = &swarm->nodes[node];
     at->heard_ms = swarm->now_ms;
-    at->digests[at->turns % SWARM_DIGESTS] = event->digest;
+    at->digests[at->turns % SWARM_DIGESTS] = swarm->insides[node].has_waited ? 0 : event->digest;
+    swarm->insides[node].has_waited = false;
     at->turns++;
     swarm_charge(swarm, node, event->tokens, event->calls);
     if (at->is_cancelling || swarm->phase != SWARM_PHASE_WORKS) {

@@ -51,9 +51,10 @@ static void spend(struct world *world, struct world_node *node, const struct swa
 static void
 turn_event(struct world *world, struct world_node *node, const struct swarm_event *event) {
     spend(world, node, event);
-    node->same_digests =
-        event->digest != 0 && event->digest == node->last_digest ? node->same_digests + 1 : 1;
-    node->last_digest = event->digest;
+    uint64_t digest = node->has_waited ? 0 : event->digest;
+    node->same_digests = digest != 0 && digest == node->last_digest ? node->same_digests + 1 : 1;
+    node->last_digest = digest;
+    node->has_waited = false;
 }
 
 static void event_of_work(struct world *world, const struct swarm_event *event) {
@@ -168,6 +169,10 @@ static void answer_effect(struct world *world, const struct swarm_effect *effect
     node->has_ask = false;
     node->heard_ms = world->now_ms;
     world->counts->answers[effect->answer]++;
+    if (effect->answer == SWARM_ANSWER_TIMEOUT || effect->answer == SWARM_ANSWER_ENDED ||
+        effect->answer == SWARM_ANSWER_MESSAGE) {
+        node->has_waited = true;
+    }
     if (effect->answer == SWARM_ANSWER_SENT && effect->message < WORLD_MESSAGES_MAX) {
         world->messages[effect->message] =
             (struct world_message){.from = effect->node, .to = world->message_asked_to};

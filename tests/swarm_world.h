@@ -14,7 +14,7 @@ struct world_node {
     int64_t tokens_max, calls_max; /* allowed in its life */
     int64_t processes_max;         /* that it may hold */
     int64_t tokens, calls;         /* spent */
-    bool has_ask, is_verified_now, is_merged_now;
+    bool has_ask, has_waited, is_verified_now, is_merged_now;
     uint64_t ask;
     size_t merge_target;
     uint64_t delivering; /* message on its way, 0: none */

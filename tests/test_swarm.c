@@ -227,6 +227,23 @@ static void waits_end_by_timeout_message_and_end(void **state) {
     assert_non_null(strstr(desk_answer(desk, 1), "done"));
 }
 
+static void waiting_again_and_again_is_no_circle(void **state) {
+    struct desk *desk = *state;
+    spawn(desk, 1, brief_a);
+    desk_started(desk, 2);
+    for (int i = 0; i < 2 * SWARM_LOOP_TURNS; i++) {
+        desk_asked(desk, 1, (struct swarm_ask){.type = SWARM_ASK_WAIT, .time_ms = 10});
+        desk_at(desk, desk->now_ms + 10);
+        desk_turn(desk, 1, 10, 77);
+    }
+    assert_int_equal(desk_node(desk, 1)->cut, SWARM_CUT_NONE);
+    for (int i = 0; i < SWARM_LOOP_TURNS; i++) { /* what is refused again and again is one */
+        ask_names(desk, 1, SWARM_ASK_WAIT, "nobody", NULL);
+        desk_turn(desk, 1, 10, 78);
+    }
+    assert_int_equal(desk_node(desk, 1)->cut, SWARM_CUT_LOOP);
+}
+
 static void wait_for_any_ends_with_the_first(void **state) {
     struct desk *desk = *state;
     spawn(desk, 1, brief_a);
@@ -403,6 +420,7 @@ int main(void) {
         VERB_TEST(fork_answers_when_all_have_ended),
         VERB_TEST(fork_for_the_first_passing_cancels_the_rest),
         VERB_TEST(waits_end_by_timeout_message_and_end),
+        VERB_TEST(waiting_again_and_again_is_no_circle),
         VERB_TEST(wait_for_any_ends_with_the_first),
         VERB_TEST(circles_and_ancestors_are_refused_by_name),
         VERB_TEST(wait_that_nobody_works_for_is_answered_at_once),
