@@ -55,8 +55,10 @@ size_t view_find(struct view whole, struct view needle, size_t from) {
     if (whole.length == 0) {
         return SIZE_MAX;
     }
-    const unsigned char *hit =
-        memmem(whole.data + from, whole.length - from, needle.data, needle.length);
+    struct view rest = view_of(whole.data + from, whole.length - from);
+    const unsigned char *hit = needle.length == 1
+                                   ? memchr(rest.data, needle.data[0], rest.length)
+                                   : memmem(rest.data, rest.length, needle.data, needle.length);
     return hit == NULL ? SIZE_MAX : (size_t)(hit - whole.data);
 }
 

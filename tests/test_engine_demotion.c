@@ -9,8 +9,13 @@
 
 #include "failing_memory.h"
 
+/* Sanitizer builds run ten times slower. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define AGENTS 4
+#else
 #define AGENTS 8
-#define TURNS  4
+#endif
+#define TURNS 4
 
 struct pair {
     struct fixture few, many;
