@@ -1,6 +1,7 @@
-/* Finding the command, reading its options with getopt_long, and help from the same table. */
+/* Finding the command, and reading its options with getopt_long. */
 #include "cli.h"
 
+#include "nearest_name.h"
 #include "sandbox/sandbox.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #define PATH_WORDS_MAX  2
+#define WORD_BYTES_MAX  32 /* of a command's path */
 #define INPUT_BYTES_MAX ((size_t)64 << 20)
 
 const struct cli_command *const cli_commands[] = {
@@ -45,91 +47,6 @@ const struct cli_command *const cli_commands[] = {
 };
 const size_t cli_command_count = COUNT_OF(cli_commands);
 
-/* ---- help ----------------------------------------------------------------------------------- */
-
-static void print_version(void) {
-    (void)printf("hearth %s\n", HEARTH_VERSION);
-}
-
-static void print_usage(FILE *file, const struct cli_command *command) {
-    (void)fprintf(
-        file,
-        "usage: hearth %s%s%s%s\n",
-        command->path,
-        command->operands[0] ? " " : "",
-        command->operands,
-        command->option_count > 0 && strstr(command->operands, "[OPTION]...") == NULL
-            ? " [OPTION]..."
-            : ""
-    );
-}
-
-static void print_option(const struct cli_option *option) {
-    char left[64];
-    char letter[8] = "    ";
-    bool has_name = option->name[0] != '\0';
-    if (option->letter != 0) {
-        int length = snprintf(letter, sizeof letter, "-%c%s", option->letter, has_name ? ", " : "");
-        ASSERT(length > 0);
-    }
-    int length = snprintf(
-        left,
-        sizeof left,
-        "%s%s%s%s%s",
-        letter,
-        has_name ? "--" : "",
-        option->name,
-        option->value != NULL ? " " : "",
-        option->value != NULL ? option->value : ""
-    );
-    ASSERT(length > 0);
-    (void)printf("  %-30s %s\n", left, option->help);
-}
-
-static void print_command_help(const struct cli_command *command) {
-    static const struct cli_option common[] = {
-        {"help", 'h', NULL, "this text"},
-        {"version", 'V', NULL, "the program's version"},
-    };
-    print_usage(stdout, command);
-    (void)printf("\n%s\n", command->summary);
-    if (command->text != NULL) {
-        (void)printf("\n%s", command->text);
-    }
-    (void)printf("\noptions:\n");
-    for (size_t i = 0; i < command->option_count; i++) {
-        print_option(&command->options[i]);
-    }
-    for (size_t i = 0; i < COUNT_OF(common); i++) {
-        print_option(&common[i]);
-    }
-}
-
-static bool path_begins_with(const char *path, const char *group) {
-    size_t length = strlen(group);
-    return length == 0 || (strncmp(path, group, length) == 0 && path[length] == ' ');
-}
-
-static void print_group_help(FILE *file, const char *group) {
-    (void)fprintf(
-        file, "usage: hearth %s%sCOMMAND [OPTION]...\n\ncommands:\n", group, group[0] ? " " : ""
-    );
-    for (size_t i = 0; i < cli_command_count; i++) {
-        const struct cli_command *command = cli_commands[i];
-        if (path_begins_with(command->path, group)) {
-            (void)fprintf(file, "  hearth %-18s %s\n", command->path, command->summary);
-        }
-    }
-    (void)fprintf(
-        file,
-        "\n%s'hearth COMMAND --help' tells more; --version shows the version; see also man "
-        "hearth.\n",
-        group[0]
-            ? ""
-            : "'hearth' alone, on a terminal, is 'hearth run' without a task: it asks for one.\n"
-    );
-}
-
 /* ---- messages ------------------------------------------------------------------------------- */
 
 int cli_fail(int status, const char *format, ...) {
@@ -160,7 +77,7 @@ int cli_usage(const struct cli_arguments *arguments, const char *format, ...) {
     va_end(list);
     ASSERT(length >= 0);
     int status = cli_fail(STATUS_USAGE, "%s", text);
-    print_usage(stderr, arguments->command);
+    cli_help_usage(stderr, arguments->command);
     return status;
 }
 
@@ -473,6 +390,27 @@ static size_t index_of_code(const struct cli_command *command, int code) {
     return SIZE_MAX;
 }
 
+static int unknown_option(const struct cli_arguments *arguments, const char *given) {
+    const char *names[CLI_OPTIONS_MAX];
+    const char *name = given + strspn(given, "-");
+    const struct cli_command *command = arguments->command;
+    for (size_t i = 0; i < command->option_count; i++) {
+        names[i] = command->options[i].name;
+    }
+    const char *nearest =
+        strncmp(given, "--", 2) == 0
+            ? nearest_name(view_of(name, strcspn(name, "=")), names, command->option_count)
+            : NULL;
+    return cli_usage(
+        arguments,
+        "unknown option '%.100s'%s%s%s",
+        given,
+        nearest != NULL ? ": did you mean '--" : "",
+        nearest != NULL ? nearest : "",
+        nearest != NULL ? "'?" : ""
+    );
+}
+
 /* argv[0] is the last word of the path. */
 static int run_command(const struct cli_command *command, int argc, char **argv) {
     struct cli_arguments arguments = {.command = command};
@@ -486,18 +424,18 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
             break;
         }
         if (code == CODE_HELP) {
-            print_command_help(command);
+            cli_help_command(command);
             return STATUS_DONE;
         }
         if (code == CODE_VERSION) {
-            print_version();
+            cli_help_version();
             return STATUS_DONE;
         }
         if (code == ':') {
             return cli_usage(&arguments, "%.100s wants a value", argv[optind - 1]);
         }
         if (code == '?') {
-            return cli_usage(&arguments, "unknown option '%.100s'", argv[optind - 1]);
+            return unknown_option(&arguments, argv[optind - 1]);
         }
         size_t index = index_of_code(command, code);
         ASSERT(index < command->option_count);
@@ -523,11 +461,11 @@ static int run_command(const struct cli_command *command, int argc, char **argv)
 static int run_raw_command(const struct cli_command *command, int argc, char **argv) {
     const char *first = argc > 1 ? argv[1] : "";
     if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
-        print_command_help(command);
+        cli_help_command(command);
         return STATUS_DONE;
     }
     if (strcmp(first, "--version") == 0 || strcmp(first, "-V") == 0) {
-        print_version();
+        cli_help_version();
         return STATUS_DONE;
     }
     return command->run_raw(argc, argv);
@@ -553,38 +491,71 @@ static bool path_matches(const struct cli_command *command, int argc, char **arg
 
 static bool is_group(const char *word) {
     for (size_t i = 0; i < cli_command_count; i++) {
-        if (word[0] != '\0' && path_begins_with(cli_commands[i]->path, word)) {
+        if (word[0] != '\0' && cli_path_begins(cli_commands[i]->path, word)) {
             return true;
         }
     }
     return false;
 }
 
+/* Behind the words of a group, or of the program for "". Copies the nearest word; "": none is near. */
+static void nearest_command(const char *group, const char *word, char nearest[WORD_BYTES_MAX]) {
+    char words[COUNT_OF(cli_commands)][WORD_BYTES_MAX];
+    const char *names[COUNT_OF(cli_commands)];
+    size_t count = 0;
+    for (size_t i = 0; i < cli_command_count; i++) {
+        const char *path = cli_commands[i]->path;
+        if (cli_path_begins(path, group)) {
+            const char *rest = path + strlen(group) + (group[0] != '\0' ? 1 : 0);
+            int length = (int)strcspn(rest, " ");
+            int written = snprintf(words[count], WORD_BYTES_MAX, "%.*s", length, rest);
+            ASSERT(written > 0 && written < WORD_BYTES_MAX);
+            names[count] = words[count];
+            count++;
+        }
+    }
+    const char *found = word[0] == '-' ? NULL : nearest_name(view_of_text(word), names, count);
+    (void)snprintf(nearest, WORD_BYTES_MAX, "%s", found != NULL ? found : "");
+}
+
+static int unknown_word(const char *group, const char *word) {
+    const char *space = group[0] != '\0' ? " " : "";
+    char nearest[WORD_BYTES_MAX];
+    nearest_command(group, word, nearest);
+    bool is_near = nearest[0] != '\0';
+    (void)cli_fail(
+        STATUS_USAGE,
+        "%s '%s%s%.100s'%s%s%s%s%s",
+        word[0] == '-' ? "unknown option" : "there is no command",
+        group,
+        space,
+        word,
+        is_near ? ": did you mean '" : "",
+        is_near ? group : "",
+        is_near ? space : "",
+        nearest,
+        is_near ? "'?" : ""
+    );
+    (void)fprintf(stderr, "usage: hearth %s%sCOMMAND [OPTION]...\n", group, space);
+    return STATUS_USAGE;
+}
+
 /* No command was named: help, version, or what is wrong. */
 static int run_group(const char *group, const char *word) {
     if (word == NULL) {
         (void)cli_fail(STATUS_USAGE, "which command?");
-        print_group_help(stderr, group);
+        cli_help_group(stderr, group);
         return STATUS_USAGE;
     }
     if (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0) {
-        print_group_help(stdout, group);
+        cli_help_group(stdout, group);
         return STATUS_DONE;
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
-        print_version();
+        cli_help_version();
         return STATUS_DONE;
     }
-    (void)cli_fail(
-        STATUS_USAGE,
-        "%s '%s%s%.100s'",
-        word[0] == '-' ? "unknown option" : "there is no command",
-        group,
-        group[0] ? " " : "",
-        word
-    );
-    (void)fprintf(stderr, "usage: hearth %s%sCOMMAND [OPTION]...\n", group, group[0] ? " " : "");
-    return STATUS_USAGE;
+    return unknown_word(group, word);
 }
 
 int cli_main(int argc, char **argv) {

@@ -71,6 +71,15 @@ extern const size_t cli_command_count;
 /* Returns the exit status. */
 int cli_main(int argc, char **argv);
 
+/* ---- help (cli_help.c) ---- */
+
+void cli_help_version(void);
+void cli_help_usage(FILE *file, const struct cli_command *command); /* one line */
+void cli_help_command(const struct cli_command *command);
+/* Of the commands that begin with a word; "": of all. */
+void cli_help_group(FILE *file, const char *group);
+bool cli_path_begins(const char *path, const char *group);
+
 /* ---- for command functions ---- */
 
 /* The value of an option, "" for a given flag, null when absent. */

@@ -220,6 +220,82 @@ static result put_json(const struct config *config, struct buffer *out, struct e
     return buffer_append_byte(out, '\n', error);
 }
 
+/* "budget" as the object of its keys; false: `name` is no group. */
+static bool write_group(const struct config *config, struct view name, struct json_writer *writer) {
+    bool is_group = false;
+    for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
+        enum config_key key = (enum config_key)i;
+        if (!config_key_is_in(key, name)) {
+            continue;
+        }
+        if (!is_group) {
+            json_write_object_begin(writer);
+        }
+        is_group = true;
+        json_write_key(writer, config_key_name(key) + name.length + 1);
+        config_value_write(config, key, writer);
+    }
+    if (is_group) {
+        json_write_object_end(writer);
+    }
+    return is_group;
+}
+
+/* "mcp.files" as the file holds it; null: there is no such server. */
+static result write_server(
+    const struct config *config,
+    struct view name,
+    bool *is_found,
+    struct json_writer *writer,
+    struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    struct json_writer all;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    json_writer_init(&all, &text, error);
+    config_value_write(config, CONFIG_MCP, &all);
+    TRY(json_writer_finish(&all));
+    TRY(json_parse(buffer_view(&text), NULL, &document, error));
+    for (struct json_value one = json_first(json_root(document)); json_type(one) != JSON_ABSENT;
+         one = json_next(one)) {
+        if (view_equals(json_name(one), name)) {
+            json_write_value(writer, one);
+            *is_found = true;
+        }
+    }
+    return OK;
+}
+
+/* The value of a key, of all keys of a group, of one server. */
+static result put_named(
+    const struct config *config,
+    struct view name,
+    bool *is_found,
+    struct buffer *out,
+    struct error *error
+) {
+    static const char servers[] = "mcp.";
+    enum config_key key = CONFIG_KEY_COUNT;
+    struct json_writer writer;
+    json_writer_init(&writer, out, error);
+    *is_found = true;
+    if (config_key_find(name, &key)) {
+        config_value_write(config, key, &writer);
+    } else if (!write_group(config, name, &writer)) {
+        *is_found = false;
+        if (view_starts_with(name, view_of_text(servers))) {
+            struct view server = view_slice(name, strlen(servers), name.length);
+            TRY(write_server(config, server, is_found, &writer, error));
+        }
+    }
+    if (!*is_found) {
+        return OK;
+    }
+    TRY(json_writer_finish(&writer));
+    return buffer_append_byte(out, '\n', error);
+}
+
 /* ---- commands ------------------------------------------------------------------------------- */
 
 static int show(const struct cli_arguments *arguments) {
@@ -235,20 +311,24 @@ static int show(const struct cli_arguments *arguments) {
     }
     ASSERT(config != NULL);
     const char *name = arguments->word_count > 0 ? arguments->words[0] : NULL;
-    enum config_key key = CONFIG_KEY_COUNT;
-    if (name != NULL && !config_key_find(view_of_text(name), &key)) {
-        return cli_usage(arguments, "'%.60s' is not a key", name);
-    }
+    bool is_found = true;
     result made;
     if (name != NULL) {
-        struct json_writer writer;
-        json_writer_init(&writer, &out, &error);
-        config_value_write(config, key, &writer);
-        made = json_writer_finish(&writer);
-        made = is_ok(made) ? buffer_append_byte(&out, '\n', &error) : made;
+        made = put_named(config, view_of_text(name), &is_found, &out, &error);
     } else {
         made = cli_has(arguments, "json") ? put_json(config, &out, &error)
                                           : put_text(config, &out, &error);
+    }
+    if (!is_found && is_ok(made)) {
+        const char *nearest = config_key_nearest(view_of_text(name));
+        return cli_usage(
+            arguments,
+            "'%.60s' is not a key%s%s%s",
+            name,
+            nearest != NULL ? ": did you mean '" : "",
+            nearest != NULL ? nearest : "",
+            nearest != NULL ? "'?" : ""
+        );
     }
     if (is_failed(made)) {
         return cli_fail_error(made, &error);
@@ -320,7 +400,8 @@ const struct cli_command command_config = {
     .summary = "show the configuration and where each value came from",
     .text =
         "A value is looked for in the options, in the project's file (.hearth/config.json in the\n"
-        "workspace), in the user's, and among the defaults. With KEY its value alone, as JSON.\n",
+        "workspace), in the user's, and among the defaults. With KEY its value alone, as JSON; a\n"
+        "group (budget) and a server (mcp.NAME) too.\n",
     .options = show_options,
     .option_count = COUNT_OF(show_options),
     .words_max = 1,

@@ -389,6 +389,11 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
 
 /* Everything that is known before something is opened, but the record of a session that goes on. */
 static int run_prepare(struct run_host *host, struct run_settings *settings) {
+    const char *last_path = cli_value(settings->arguments, "output-last-message");
+    struct error error = {0};
+    if (last_path != NULL && is_failed(path_check_replace(last_path, &error))) {
+        return cli_usage(settings->arguments, "--output-last-message %s", error.message);
+    }
     int status = settings_numbers(settings);
     if (status == STATUS_DONE) {
         status = settings_task(settings);

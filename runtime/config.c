@@ -194,107 +194,15 @@ static result read_project_file(struct loading *loading, struct error *error) {
     return blame(config_take_file(&loading->project, buffer_view(&text), error), file, error);
 }
 
-/* ---- options -------------------------------------------------------------------------------- */
-
-/* ACTION:TOOL[:PATTERN] as the object of a rule. */
-static void write_rule(struct json_writer *writer, struct view text) {
-    struct view rest = text;
-    static const char *const names[] = {"action", "tool", "pattern"};
-    json_write_object_begin(writer);
-    for (size_t i = 0; i < COUNT_OF(names) && rest.data != NULL; i++) {
-        size_t colon = i + 1 < COUNT_OF(names) ? view_find(rest, view_of_text(":"), 0) : SIZE_MAX;
-        struct view part = colon == SIZE_MAX ? rest : view_slice(rest, 0, colon);
-        json_write_key(writer, names[i]);
-        json_write_string(writer, part);
-        rest = colon == SIZE_MAX ? view_of(NULL, 0) : view_slice(rest, colon + 1, rest.length);
-    }
-    json_write_object_end(writer);
-}
-
-/* The elements of one option of a list. */
-static void write_elements(struct json_writer *writer, enum config_type type, struct view text) {
-    if (type == CONFIG_RULE_LIST) {
-        write_rule(writer, text);
-        return;
-    }
-    for (size_t from = 0; from <= text.length;) {
-        size_t comma = view_find(text, view_of_text(","), from);
-        size_t end = comma == SIZE_MAX ? text.length : comma;
-        if (end > from) {
-            json_write_string(writer, view_slice(text, from, end - from));
-        }
-        from = end + 1;
-    }
-}
-
-static bool is_list(enum config_type type) {
-    return type == CONFIG_TEXTS || type == CONFIG_DIRECTORIES || type == CONFIG_HOSTS ||
-           type == CONFIG_RULE_LIST;
-}
-
-/* The value of a key as JSON, from all options that give it. */
-static result write_override(
-    const struct config_options *options,
-    const struct config_override *override,
-    struct json_writer *writer,
-    struct error *error
-) {
-    enum config_type type = config_rows[override->key].type;
-    struct view text = view_of_text(override->text);
-    CLEANUP(json_cleanup) struct json_document *document = NULL;
-    struct error ignored;
-    bool is_raw = type == CONFIG_INTEGER || type == CONFIG_BOOLEAN;
-    if (!utf8_is_valid(text)) {
-        FAIL(error, INVALID_INPUT, "%s wants UTF-8 text", override->option);
-    }
-    if (is_list(type)) {
-        json_write_array_begin(writer);
-        for (size_t i = 0; i < options->override_count; i++) {
-            if (options->overrides[i].key == override->key) {
-                write_elements(writer, type, view_of_text(options->overrides[i].text));
-            }
-        }
-        json_write_array_end(writer);
-    } else if (is_raw && is_ok(json_parse(text, NULL, &document, &ignored))) {
-        json_write_value(writer, json_root(document));
-    } else {
-        json_write_string(writer, text);
-    }
-    return OK;
-}
-
 static result read_options(struct loading *loading, struct error *error) {
-    const struct config_options *options = loading->options;
-    struct config_layer *layer = &loading->given;
     char here[PATH_MAX];
     const char *directory = NULL;
     if (getcwd(here, sizeof here) == NULL) {
         FAIL(error, IO, "the current directory is gone");
     }
     TRY(config_copy(loading->memory, view_of_text(here), &directory, error));
-    layer_begin(loading, layer, CONFIG_BY_OPTION, "", directory);
-    for (size_t i = 0; i < options->override_count; i++) {
-        const struct config_override *override = &options->overrides[i];
-        const struct config_row *row = &config_rows[override->key];
-        CLEANUP(buffer_deinit) struct buffer text = {0};
-        CLEANUP(json_cleanup) struct json_document *document = NULL;
-        struct json_writer writer;
-        buffer_init(&text, CONFIG_FILE_BYTES_MAX);
-        TRY(config_copy(loading->memory, view_of_text(override->option), &layer->name, error));
-        if (row->type == CONFIG_SERVER_LIST || row->type == CONFIG_HOOK_LIST) {
-            FAIL(error, INVALID_INPUT, "%s: '%s' is of files only", layer->name, row->name);
-        }
-        if (layer->is_given[override->key] && is_list(row->type)) {
-            continue; /* taken with the first one */
-        }
-        layer->is_given[override->key] = false; /* the last one counts */
-        json_writer_init(&writer, &text, error);
-        TRY(write_override(options, override, &writer, error));
-        TRY(json_writer_finish(&writer));
-        TRY_NOTE(error, json_parse(buffer_view(&text), NULL, &document, error), "%s", layer->name);
-        TRY(config_take_value(layer, override->key, json_root(document), error));
-    }
-    return OK;
+    layer_begin(loading, &loading->given, CONFIG_BY_OPTION, "", directory);
+    return config_take_options(&loading->given, loading->options, error);
 }
 
 /* ---- one over the other --------------------------------------------------------------------- */
@@ -351,10 +259,10 @@ struct any_list {
     size_t count;
 };
 
-/* Appends `second` to `first` as a new list in the field of a key. */
+/* Appends `second` to `first` as a new list. */
 static result join(
     struct loading *loading,
-    enum config_key key,
+    void *field,
     const struct any_list *first,
     const struct any_list *second,
     size_t item_bytes,
@@ -372,7 +280,7 @@ static result join(
         );
     }
     joined.items = items;
-    memcpy(field_of(loading->config, key), &joined, sizeof joined);
+    memcpy(field, &joined, sizeof joined);
     return OK;
 }
 
@@ -417,7 +325,7 @@ add(struct loading *loading,
     memcpy(&added, field_of(&layer->values, key), sizeof added);
     TRY(join(
         loading,
-        key,
+        field_of(loading->config, key),
         is_before ? &added : &present,
         is_before ? &present : &added,
         added_bytes(key),
@@ -594,6 +502,44 @@ static result note_rules(struct loading *loading, struct error *error) {
     return OK;
 }
 
+/* Rules for tools of servers that nobody configures. The user's file is for many workspaces, whose
+ * projects have servers of their own: there it is a note. */
+static result check_rules(struct loading *loading, struct error *error) {
+    const struct config_servers *const servers[] = {
+        &loading->config->mcp, &loading->project.values.mcp};
+    const struct config_layer *const layers[] = {
+        &loading->user, &loading->project, &loading->given};
+    for (size_t i = 0; i < COUNT_OF(layers); i++) {
+        const struct config_rules *rules = &layers[i]->values.rules;
+        for (size_t j = 0; j < rules->count; j++) {
+            char reason[200];
+            const struct permission_rule *rule = &rules->items[j];
+            if (config_tool_is_known(rule->tool, servers, reason, sizeof reason)) {
+                continue;
+            }
+            if (layers[i]->source != CONFIG_BY_USER) {
+                FAIL(
+                    error,
+                    INVALID_INPUT,
+                    "%.200s: 'rules' has the tool '%.80s': %s",
+                    rule->origin,
+                    rule->tool,
+                    reason
+                );
+            }
+            TRY(note(
+                loading,
+                error,
+                "%s: the rule for %.80s does nothing here: %s",
+                rule->origin,
+                rule->tool,
+                reason
+            ));
+        }
+    }
+    return OK;
+}
+
 static bool is_listed(const struct loading *loading) {
     const struct config_layer *layer =
         loading->given.is_given[CONFIG_TRUST] ? &loading->given : &loading->user;
@@ -664,6 +610,7 @@ static result load(struct loading *loading, struct error *error) {
     }
     TRY(merge_project(loading, error));
     TRY(note_rules(loading, error));
+    TRY(check_rules(loading, error));
     for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
         enum config_key key = (enum config_key)i;
         if (key == CONFIG_RULES && loading->given.is_given[key]) {

@@ -187,6 +187,8 @@ MUST_CHECK result config_override_parse(
 );
 const char *config_key_name(enum config_key key); /* "budget.time" */
 bool config_key_find(struct view name, enum config_key *out);
+bool config_key_is_in(enum config_key key, struct view group); /* "budget.time" in "budget" */
+const char *config_key_nearest(struct view name);              /* null: none is near */
 /* Whether anything but the default gave it. */
 bool config_is_set(const struct config *config, enum config_key key);
 /* The value as a file would hold it; values of environments, which may be secrets, are left out. */

@@ -119,6 +119,20 @@ MUST_CHECK result config_take_integer(
     struct error *error
 );
 
+/* The name of a tool in any dialect becomes our own; a glob has to fit one. Of a server's tool
+ * ("mcp__S__T") nothing is checked yet (config_tools.c). */
+MUST_CHECK result config_take_tool(
+    const struct config_layer *layer,
+    struct json_value at,
+    const char *key,
+    const char **name,
+    struct error *error
+);
+/* Whether a name or glob of a server's tool may fit one of these servers; else `reason` says why not. */
+bool config_tool_is_known(
+    const char *tool, const struct config_servers *const lists[2], char *reason, size_t reason_bytes
+);
+
 /* Lists of objects (config_lists.c). */
 typedef result config_take_list(
     const struct config_layer *layer,
@@ -145,5 +159,9 @@ MUST_CHECK result config_take_value(
 /* A whole file. */
 MUST_CHECK result
 config_take_file(struct config_layer *layer, struct view text, struct error *error);
+/* The overrides, in their order (config_options.c). */
+MUST_CHECK result config_take_options(
+    struct config_layer *layer, const struct config_options *options, struct error *error
+);
 
 #endif

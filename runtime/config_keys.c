@@ -77,19 +77,22 @@ list_names(bool has_groups, const char **names, char groups[CONFIG_KEY_COUNT][NA
     return count;
 }
 
+const char *config_key_nearest(struct view name) {
+    const char *names[2 * CONFIG_KEY_COUNT];
+    char groups[CONFIG_KEY_COUNT][NAME_BYTES_MAX];
+    return nearest_name(name, names, list_names(false, names, groups)); /* none of `groups` */
+}
+
 result config_override_parse(
     const char *text, const char *option, struct config_override *out, struct error *error
 ) {
-    const char *names[2 * CONFIG_KEY_COUNT];
-    char groups[CONFIG_KEY_COUNT][NAME_BYTES_MAX];
     size_t length = strcspn(text, "=");
     if (text[length] == '\0') {
         FAIL(error, INVALID_INPUT, "%s wants KEY=VALUE, not '%.60s'", option, text);
     }
     *out = (struct config_override){.text = text + length + 1, .option = option};
     if (!config_key_find(view_of(text, length), &out->key)) {
-        size_t count = list_names(false, names, groups);
-        const char *nearest = nearest_name(view_of(text, length), names, count);
+        const char *nearest = config_key_nearest(view_of(text, length));
         FAIL(
             error,
             INVALID_INPUT,
@@ -367,13 +370,14 @@ result config_take_value(
 /* ---- a whole file --------------------------------------------------------------------------- */
 
 /* Whether a key is "GROUP.something". */
-static bool is_in_group(const char *key, struct view group) {
-    return strncmp(key, (const char *)group.data, group.length) == 0 && key[group.length] == '.';
+bool config_key_is_in(enum config_key key, struct view group) {
+    const char *name = config_rows[key].name;
+    return strncmp(name, (const char *)group.data, group.length) == 0 && name[group.length] == '.';
 }
 
 static bool is_group(struct view name) {
     for (size_t i = 0; i < CONFIG_KEY_COUNT; i++) {
-        if (is_in_group(config_rows[i].name, name)) {
+        if (config_key_is_in((enum config_key)i, name)) {
             return true;
         }
     }

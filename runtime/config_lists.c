@@ -65,6 +65,7 @@ static result take_rule(
             layer, item, key, error, "has a rule that says nothing: %s", why.message
         );
     }
+    TRY(config_take_tool(layer, item, key, &out->tool, error));
     out->is_project = layer->source == CONFIG_BY_PROJECT;
     const struct config_origin place = config_origin_of(layer, item);
     buffer_init(&origin, 2 * CONFIG_TEXT_BYTES_MAX);
@@ -312,6 +313,7 @@ static result take_hook(
             layer, tool, key, error, "has a \"tool\" that is none: %s", why.message
         );
     }
+    TRY(config_take_tool(layer, tool, key, &out->tool, error));
     out->timeout_ms = CONFIG_HOOK_MS_DEFAULT;
     if (json_type(timeout) != JSON_ABSENT) {
         TRY(config_take_integer(

@@ -3,7 +3,12 @@
 
 #define NEAREST_TEXT_MAX 64
 
-/* Insertions, deletions and replacements from one text to the other (Wagner and Fischer). */
+static unsigned lower(unsigned char byte) {
+    return byte >= 'A' && byte <= 'Z' ? byte + ('a' - 'A') : byte;
+}
+
+/* Insertions, deletions and replacements from one text to the other (Wagner and Fischer); the case of
+ * letters is none. */
 static size_t edit_distance(struct view a, struct view b) {
     size_t row[NEAREST_TEXT_MAX + 1];
     ASSERT(b.length <= NEAREST_TEXT_MAX);
@@ -14,7 +19,7 @@ static size_t edit_distance(struct view a, struct view b) {
         size_t diagonal = row[0];
         row[0] = i;
         for (size_t j = 1; j <= b.length; j++) {
-            size_t replaced = diagonal + (a.data[i - 1] != b.data[j - 1] ? 1 : 0);
+            size_t replaced = diagonal + (lower(a.data[i - 1]) != lower(b.data[j - 1]) ? 1 : 0);
             diagonal = row[j];
             size_t other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
             row[j] = replaced < other ? replaced : other;
@@ -26,6 +31,7 @@ static size_t edit_distance(struct view a, struct view b) {
 const char *nearest_name(struct view wrong, const char *const *names, size_t count) {
     const char *nearest = NULL;
     size_t least = wrong.length / 3 > 2 ? wrong.length / 3 + 1 : 3; /* farther is no misspelling */
+    least = least < wrong.length ? least : wrong.length;            /* nothing in common */
     if (wrong.length > NEAREST_TEXT_MAX) {
         return NULL;
     }

@@ -104,25 +104,70 @@ result path_config(struct buffer *out, struct error *error) {
     return buffer_append_format(out, error, "%s/.config/hearth", home);
 }
 
+/* Appends the parts of what is not there yet to a resolved path. */
+static result append_missing(struct buffer *out, const char *rest, struct error *error) {
+    for (const char *at = rest; *at != '\0';) {
+        at += strspn(at, "/");
+        struct view part = view_of(at, strcspn(at, "/"));
+        if (view_equals_text(part, "..")) {
+            while (out->length > 0 && out->data[--out->length] != '/') {
+            }
+        } else if (part.length > 0 && !view_equals_text(part, ".")) {
+            bool has_slash = out->length > 0 && out->data[out->length - 1] == '/';
+            TRY(has_slash ? OK : buffer_append_byte(out, '/', error));
+            TRY(buffer_append(out, part, error));
+        }
+        at += part.length;
+    }
+    return out->length == 0 ? buffer_append_byte(out, '/', error) : OK;
+}
+
+result path_absolute(const char *given, struct buffer *out, struct error *error) {
+    char path[PATH_MAX];
+    char here[PATH_MAX] = "";
+    char resolved[PATH_MAX];
+    buffer_init(out, PATH_MAX);
+    if (given[0] != '/' && getcwd(here, sizeof here) == NULL) {
+        FAIL(error, IO, "the current directory is gone");
+    }
+    int length = snprintf(path, sizeof path, "%s/%s", here, given);
+    if (length < 0 || (size_t)length >= sizeof path) {
+        FAIL(error, INVALID_INPUT, "a path of more than %d bytes: %.200s", PATH_MAX - 1, given);
+    }
+    size_t end = (size_t)length;
+    while (end > 0) { /* the longest beginning that is there */
+        char cut = path[end];
+        path[end] = '\0';
+        bool is_there = realpath(path, resolved) != NULL;
+        path[end] = cut;
+        if (is_there) {
+            TRY(buffer_append_text(out, resolved, error));
+            break;
+        }
+        while (end > 0 && path[--end] != '/') {
+        }
+    }
+    return append_missing(out, path + end, error);
+}
+
 result path_state(const char *given, bool make, struct buffer *out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer place;
+    buffer_init(&place, PATH_MAX);
     buffer_init(out, PATH_MAX);
     const char *base = getenv("XDG_STATE_HOME");
     if (given != NULL && given[0] == '\0') {
         FAIL(error, INVALID_INPUT, "the name of the state directory is empty");
     }
     if (given != NULL) {
-        char here[PATH_MAX];
-        if (given[0] != '/' && getcwd(here, sizeof here) != NULL) {
-            TRY(buffer_append_format(out, error, "%s/", here));
-        }
-        TRY(buffer_append_text(out, given, error));
+        TRY(buffer_append_text(&place, given, error));
     } else if (base != NULL && base[0] == '/') {
-        TRY(buffer_append_format(out, error, "%s/hearth", base));
+        TRY(buffer_append_format(&place, error, "%s/hearth", base));
     } else {
         const char *home = NULL;
         TRY(path_home(&home, error));
-        TRY(buffer_append_format(out, error, "%s/.local/state/hearth", home));
+        TRY(buffer_append_format(&place, error, "%s/.local/state/hearth", home));
     }
+    TRY(path_absolute(buffer_text(&place), out, error));
     return make ? make_directories((char *)out->data, error) : OK;
 }
 
@@ -162,7 +207,8 @@ static result write_all(int fd, struct view bytes, const char *path, struct erro
     for (size_t done = 0; done < bytes.length;) {
         ssize_t written = write(fd, bytes.data + done, bytes.length - done);
         if (written < 0 && errno != EINTR) {
-            FAIL_FOREIGN(error, IO, errno, "cannot write %.400s", path);
+            int code = errno;
+            FAIL_FOREIGN(error, IO, code, "cannot write %.300s: %s", path, strerror(code));
         }
         done += written > 0 ? (size_t)written : 0;
     }
@@ -172,7 +218,8 @@ static result write_all(int fd, struct view bytes, const char *path, struct erro
 static result write_and_sync(int fd, struct view bytes, const char *path, struct error *error) {
     TRY(write_all(fd, bytes, path, error));
     if (fsync(fd) != 0) {
-        FAIL_FOREIGN(error, IO, errno, "cannot write %.400s to the disk", path);
+        int code = errno;
+        FAIL_FOREIGN(error, IO, code, "cannot write %.300s to the disk: %s", path, strerror(code));
     }
     return OK;
 }
@@ -182,7 +229,8 @@ result path_replace(const char *path, struct view bytes, struct error *error) {
     if (stat(path, &before) == 0 && !S_ISREG(before.st_mode)) { /* a pipe, a terminal */
         CLEANUP(fd_cleanup) int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
         if (fd < 0) {
-            FAIL_FOREIGN(error, IO, errno, "cannot open %.400s", path);
+            int code = errno;
+            FAIL_FOREIGN(error, IO, code, "cannot open %.300s: %s", path, strerror(code));
         }
         return write_all(fd, bytes, path, error);
     }
@@ -194,17 +242,51 @@ result path_replace(const char *path, struct view bytes, struct error *error) {
     CLEANUP(fd_cleanup)
     int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) {
-        FAIL_FOREIGN(error, IO, errno, "cannot make %.400s", beside);
+        int code = errno;
+        FAIL_FOREIGN(error, IO, code, "cannot make %.300s: %s", beside, strerror(code));
     }
     result written = write_and_sync(fd, bytes, path, error);
     if (is_ok(written) && rename(beside, path) != 0) {
         int code = errno;
-        written = result_failed(
-            error_set(error, RESULT_IO, code, __FILE__, __LINE__, "cannot make %.400s", path)
-        );
+        written = result_failed(error_set(
+            error,
+            RESULT_IO,
+            code,
+            __FILE__,
+            __LINE__,
+            "cannot make %.300s: %s",
+            path,
+            strerror(code)
+        ));
     }
     if (is_failed(written)) {
         (void)unlink(beside);
     }
     return written;
+}
+
+result path_check_replace(const char *path, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer parent = {0};
+    struct stat about;
+    bool is_there = stat(path, &about) == 0;
+    if (is_there && S_ISDIR(about.st_mode)) {
+        FAIL(error, INVALID_INPUT, "%.300s is a directory", path);
+    }
+    const char *place = path; /* a pipe, a terminal */
+    int wanted = W_OK;
+    if (!is_there || S_ISREG(about.st_mode)) { /* made anew in its directory */
+        const char *slash = strrchr(path, '/');
+        buffer_init(&parent, PATH_MAX);
+        TRY(buffer_append_text(&parent, slash == NULL ? "." : "", error));
+        TRY(buffer_append(
+            &parent, view_of(path, slash == NULL ? 0 : (size_t)(slash - path) + 1), error
+        ));
+        place = buffer_text(&parent);
+        wanted = W_OK | X_OK;
+    }
+    if (access(place, wanted) != 0) {
+        int code = errno;
+        FAIL_FOREIGN(error, INVALID_INPUT, code, "%.300s: %s", path, strerror(code));
+    }
+    return OK;
 }

@@ -9,7 +9,10 @@
 /* The bundled model: ../share/hearth/mini beside bin (installed), or ../../../examples/mini/model
  * from build/PRESET/runtime. Expected errors: NOT_FOUND (names the places), IO. */
 MUST_CHECK result path_model_default(struct buffer *out, struct error *error);
-/* `given` (made absolute), or $XDG_STATE_HOME/hearth, or ~/.local/state/hearth. Parents are made when `make` is
+/* Absolute, without "." and "..", links of what is there resolved; the rest may be missing. Expected
+ * errors: INVALID_INPUT (too long), IO. */
+MUST_CHECK result path_absolute(const char *given, struct buffer *out, struct error *error);
+/* `given`, or $XDG_STATE_HOME/hearth, or ~/.local/state/hearth, as path_absolute makes it. Parents are made when `make` is
  * set; the directory itself is left to the store. Expected errors: NOT_FOUND (no home), IO. */
 MUST_CHECK result path_state(const char *given, bool make, struct buffer *out, struct error *error);
 /* The user's home. Borrowed from the environment or getpwuid. Expected errors: NOT_FOUND. */
@@ -27,5 +30,7 @@ path_snapshots(const char *state, const char *workspace, struct buffer *out, str
 /* A file with these bytes in the place of what was there: whole or not at all. What is no regular file
  * (a pipe) is written to. Expected errors: IO, LIMIT. */
 MUST_CHECK result path_replace(const char *path, struct view bytes, struct error *error);
+/* Whether that can be done as far as it can be told. Expected errors: INVALID_INPUT. */
+MUST_CHECK result path_check_replace(const char *path, struct error *error);
 
 #endif

@@ -293,7 +293,9 @@ static void decide_by_policy(
     const char *name = policy_names[permission->policy];
     const struct permission_question *question = subject->question;
     unsigned effects = question->effects & ~(unsigned)TOOL_ENDS;
-    bool only_reads = (effects & ~(unsigned)TOOL_READS) == 0;
+    /* Of a server's tool that is what the user has said of it. */
+    bool only_reads =
+        (effects & ~(unsigned)TOOL_READS) == 0 || effects == (unsigned)(TOOL_READS | TOOL_FOREIGN);
     bool is_confined =
         (effects & ~confined) == 0 || (question->url.length > 0 && question->network_is_listed);
     *out = (struct permission_verdict){.by = PERMISSION_BY_POLICY};
@@ -368,9 +370,11 @@ static void decide_subject(
         ){.action = PERMISSION_ALLOW, .by = PERMISSION_BY_SESSION, .rule = index};
         set_reason(out, "is allowed by an answer of this session");
     }
+    /* No rule lifts that; a command is held by the workspace, which is mounted read-only. */
     if (permission->policy == PERMISSION_READ_ONLY && out->action != PERMISSION_DENY &&
-        !subject->only_rules && (subject->question->effects & TOOL_WRITES) != 0) {
-        decide_by_policy(permission, subject, out); /* no rule lifts that */
+        !subject->only_rules && !subject->question->has_command &&
+        (subject->question->effects & TOOL_WRITES) != 0) {
+        decide_by_policy(permission, subject, out);
     }
 }
 

@@ -21,7 +21,7 @@
 /* From the narrowest to the widest. */
 enum permission_policy {
     /* Tools that read. The host binds the workspace read-only as well (sandbox policy), so that what
-     * a rule lets execute cannot write either; no rule allows a tool that writes. */
+     * a rule lets execute cannot write; no rule allows any other tool that writes. */
     PERMISSION_READ_ONLY,
     PERMISSION_ASK,             /* all but reading is asked about */
     PERMISSION_WORKSPACE_WRITE, /* reads, writes and executes, confined; the rest is asked about */

@@ -171,7 +171,9 @@ int settings_state(struct run_settings *settings) {
     result found = path_state(place, false, &settings->state, &error);
     buffer_init(&settings->state_option, 8192);
     if (is_ok(found) && state != NULL) {
-        found = buffer_append_format(&settings->state_option, &error, " --state %s", state);
+        found = buffer_append_format(
+            &settings->state_option, &error, " --state %s", buffer_text(&settings->state)
+        );
     }
     return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
 }

@@ -148,6 +148,21 @@ def test_help_and_version_work_at_every_level():
             assert check(hearth(*words, option), 0).stdout == version
 
 
+def test_help_fits_80_columns():
+    for path in COMMANDS + GROUPS:
+        wide = [line for line in hearth(*path.split(), "--help").stdout.decode().splitlines() if len(line) > 80]
+        assert not wide, (path, wide)
+
+
+def test_the_nearest_name_is_said():
+    check(hearth("sessions", "shwo"), 2, err="no command 'sessions shwo': did you mean 'sessions show'\\?")
+    check(hearth("sesions"), 2, err="no command 'sesions': did you mean 'sessions'\\?")
+    check(hearth("run", "--polcy", "ask", "x"), 2, err="option '--polcy': did you mean '--policy'\\?")
+    check(hearth("run", "--maxtime=3", "x"), 2, err="did you mean '--max-time'\\?")
+    for words in (["sessions", "qqqqqqqq"], ["qqqqqqqq"], ["run", "--qqqqqqqq"], ["run", "-q"]):
+        assert b"did you mean" not in check(hearth(*words), 2).stderr, words
+
+
 def test_help_names_every_command():
     shown = hearth("--help").stdout.decode()
     for path in COMMANDS:

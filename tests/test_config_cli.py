@@ -299,6 +299,68 @@ def test_bad_hooks_are_notes_and_the_run_goes_on():
             assert sum("does not count" in text for text in texts(events, "note")) == 3, events
 
 
+def test_a_key_a_group_or_a_server_is_shown():
+    with Place() as place:
+        place.write({"budget": {"calls": 7}, "mcp": {"a": {"command": ["b"]}, "c": {"command": ["d"]}}})
+        assert json.loads(place.hearth("config", "budget").stdout) == {"time": None, "tokens": None, "calls": 7}
+        assert json.loads(place.hearth("config", "mcp.c").stdout)["command"] == ["d"]
+        assert list(json.loads(place.hearth("config", "mcp").stdout)) == ["a", "c"]
+        for name, near in (("efort", "effort"), ("budget.tim", "budget.time"), ("mcp.d", None), ("budge.", None)):
+            done = test_cli.check(place.hearth("config", name), 2, err=f"'{name}' is not a key")
+            assert near is None or f"did you mean '{near}'?" in done.stderr.decode(), done
+
+
+def test_a_rule_for_no_tool_is_an_error():
+    with Place() as place:
+        for rule, near in (("Bash(git *)", "shell:PATTERN"), ("shel:git *", "shell"), ("mcp__x__*", "server 'x'")):
+            for option in ("--deny", "--allow"):
+                done = test_cli.check(place.hearth("run", option, rule, "--state", str(place.path / "state"), "x"), 2,
+                                      err=f"{option}: 'rules'")
+                assert near in done.stderr.decode(), done
+        place.write({"rules": [{"tool": "Bash(git *)", "action": "deny"}]})
+        test_cli.check(place.hearth("run", "x"), 2, err="config.json:1: 'rules' names no tool: 'Bash")
+        assert not (place.path / "state").exists()
+
+
+def test_a_rule_by_a_name_of_any_dialect_counts_and_is_named():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        for dialect in ("hearth", "claude"):
+            calls = {"calls": [{"name": "shell" if dialect == "hearth" else "Bash", "arguments": {"command": "ls"}}]}
+            events = place.run([calls], "--dialect", dialect, "--allow", "read", "--deny", "Bash:ls")
+            assert "denied by the rule shell ls (--deny)" in texts(events, "tool_result")[0], events
+        events = place.run([shell("ls")], "--deny", "write", "--allow", "shell:ls", "--policy", "read-only")
+        reasons = [one["reason"] for one in events if one["event"] == "decision" and one.get("tool") == "shell"]
+        assert "[exit 0]" in texts(events, "tool_result")[0], events
+        assert all("(--allow)" in reason for reason in reasons), events
+
+
+def test_places_are_one_by_any_name():
+    test_cli.needs_sandbox()
+    with Place() as place:
+        (place.path / "link").symlink_to(place.path)
+        for n, state in enumerate(("../state", "../link/./state", str(place.path / "work" / ".." / "state"))):
+            place.script.write_text(json.dumps({"turns": [shell(f"echo {n} > {n}"), {"text": "done"}]}))
+            test_cli.check(place.hearth("run", "--state", state, "task"), 0)
+            done = test_cli.check(place.hearth("sessions", "undo", "--state", state), 0)
+            assert not (place.work / str(n)).exists(), done
+        assert len(list((place.path / "state" / "snapshots").iterdir())) == 1
+        listed = test_cli.check(place.hearth("sessions", "list", "--state", "../state", "--json"), 0).stdout
+        assert listed.count(b'"task":') == 3, listed
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_the_start():
+    with Place() as place:
+        for path, words in (("/nonexistent/x", "No such file or directory"), (".", "is a directory"),
+                            (str(place.script / "x"), "Not a directory")):
+            done = place.hearth("run", "--output-last-message", path, "--state", str(place.path / "state"), "task")
+            test_cli.check(done, 2, err=f"--output-last-message {path}.*{words}")
+        assert not (place.path / "state").exists()
+        test_cli.needs_sandbox()
+        place.run([], "--output-last-message", "last")
+        assert (place.work / "last").read_text() == "done"
+
+
 def main():
     parts = sys.argv[2:]
     return test_cli.run_tests([(name, test) for name, test in globals().items()

@@ -136,7 +136,11 @@ static void policies_decide_without_rules(void **state) {
         {"", CONFINED, "shell", X, "rm -rf $(ls)", ALLOW},
         {"", CONFINED, "fetch", N, "https://a.b/", ASK},
         {"", CONFINED, "mcp__fs__list", F, NULL, ASK},
-        {"", CONFINED, "mcp__fs__list", R | F, NULL, ASK},
+        /* what the user says that only reads */
+        {"", READ_ONLY, "mcp__fs__list", R | F, NULL, ALLOW},
+        {"", ASK_ALL, "mcp__fs__list", R | F, NULL, ALLOW},
+        {"", CONFINED, "mcp__fs__list", R | F, NULL, ALLOW},
+        {"", CONFINED, "mcp__fs__list", R | W | F, NULL, ASK},
         {"", FULL, "mcp__fs__list", F, NULL, ALLOW},
         {"", FULL, "fetch", N, "https://a.b/", ALLOW},
         {"", FULL, "shell", X, "", ALLOW},
@@ -519,7 +523,12 @@ static void order_and_whose_rules_they_are_count(void **state) {
         {"deny:mcp__fs__list:docs/*", FULL, "mcp__fs__list", F, NULL, ASK},
         /* what no rule lifts */
         {"allow:*", READ_ONLY, "write", W, "a", DENY},
-        {"allow:shell:git log *", READ_ONLY, "shell", TOOL_EXECUTES, "git log", ALLOW},
+        {"allow:mcp__fs__put", READ_ONLY, "mcp__fs__put", R | W | F, NULL, DENY},
+        /* a command writes nothing: the workspace is mounted read-only */
+        {"allow:shell:git log *", READ_ONLY, "shell", X, "git log", ALLOW},
+        {"allow:shell:git log *", READ_ONLY, "shell", X, "git log; ls", DENY},
+        {"allow:shell:git log *", READ_ONLY, "shell", X, "git log > x", DENY},
+        {"ask:shell:git log *", READ_ONLY, "shell", X, "git log", ASK},
         /* a project narrows, and allows only when it is trusted and the user says nothing */
         {"project allow:shell", ASK_ALL, "shell", X, "ls", ASK},
         {"trusted allow:shell", ASK_ALL, "shell", X, "ls", ALLOW},

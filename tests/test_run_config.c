@@ -204,10 +204,10 @@ static void every_key_is_read_with_its_line(void **state) {
 static void options_come_before_the_project_and_that_before_the_user(void **state) {
     (void)state;
     static const char user[] = "{\"effort\": 10, \"backend\": \"cpu\", \"context\": 100,"
-                               "\"rules\": [{\"tool\": \"u\", \"action\": \"ask\"}],"
+                               "\"rules\": [{\"tool\": \"read\", \"action\": \"ask\"}],"
                                "\"network\": {\"allow\": [\"a.org\"]}}";
     static const char project[] = "{\"effort\": 20, \"backend\": \"auto\","
-                                  "\"rules\": [{\"tool\": \"p\", \"action\": \"deny\"}]}";
+                                  "\"rules\": [{\"tool\": \"Grep\", \"action\": \"deny\"}]}";
     const struct config_override overrides[] = {
         {CONFIG_EFFORT, "30", "--effort"},
         {CONFIG_EFFORT, "40", "--effort"},
@@ -234,8 +234,8 @@ static void options_come_before_the_project_and_that_before_the_user(void **stat
         config,
         CONFIG_RULES,
         "[{\"tool\":\"shell\",\"pattern\":\"git: *\",\"action\":\"allow\"},"
-        "{\"tool\":\"write\",\"action\":\"deny\"},{\"tool\":\"u\",\"action\":\"ask\"},"
-        "{\"tool\":\"p\",\"action\":\"deny\"}]"
+        "{\"tool\":\"write\",\"action\":\"deny\"},{\"tool\":\"read\",\"action\":\"ask\"},"
+        "{\"tool\":\"grep\",\"action\":\"deny\"}]"
     );
     assert_false(config->rules.items[2].is_project);
     assert_true(config->rules.items[3].is_project);
@@ -254,7 +254,8 @@ static void a_project_narrows_and_no_more(void **state) {
         "{\"policy\": \"workspace-write\", \"budget\": {\"tokens\": 60, \"calls\": 4, \"time\": "
         "\"1h\"},"
         "\"network\": {\"allow\": [\"x.a.org\", \"b.org:443\"]},"
-        "\"instructions\": {\"max_bytes\": 10}, \"rules\": [{\"tool\":\"x\",\"action\":\"allow\"}],"
+        "\"instructions\": {\"max_bytes\": 10}, \"rules\": "
+        "[{\"tool\":\"image\",\"action\":\"allow\"}],"
         "\"mcp\": {\"a\": {\"command\": [\"a\"]}}, \"hooks\": {\"stop\": [{\"command\": "
         "\".hearth/s\"}]},"
         "\"model\": \"m\", \"instructions.files\": [\"X.md\"]}";
@@ -313,7 +314,7 @@ static void hosts_of_a_project_lie_within_the_users(void **state) {
 static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
     (void)state;
     static const char project[] =
-        "{\"rules\": [{\"tool\": \"x\", \"action\": \"allow\"}], \"model\": \"m\","
+        "{\"rules\": [{\"tool\": \"image\", \"action\": \"allow\"}], \"model\": \"m\","
         "\"mcp\": {\"a\": {\"command\": [\"evil\"]}, \"b\": {\"command\": [\"b\"]}},"
         "\"hooks\": {\"stop\": [{\"command\": \".hearth/stop\"}]},"
         "\"skills\": {\"directories\": [\"tools/skills\"]}}";
@@ -376,6 +377,26 @@ static void wrong_files_are_errors_that_name_place_key_and_reason(void **state) 
         {"{\"model\": \"/../x\"}", false, {"'model'", "above", ""}},
         {"{\"rules\": {}}", false, {"'rules'", "a list", ""}},
         {"{\"rules\": [1]}", false, {"'rules'", "objects", ""}},
+        {"{\"rules\": [\n{\"tool\": \"Bash(git *)\", \"action\": \"deny\"}]}",
+         false,
+         {":2: 'rules'", "'Bash(git *)'", "did you mean 'shell:PATTERN'?"}},
+        {"{\"rules\": [{\"tool\": \"webftech\", \"action\": \"deny\"}]}",
+         false,
+         {"'rules'", "'webftech'", "did you mean 'fetch'?"}},
+        {"{\"rules\": [{\"tool\": \"Web*\", \"action\": \"deny\"}]}",
+         false,
+         {"'rules'", "names no tool", "'Web*'"}},
+        {"{\"hooks\": {\"stop\": [\n{\"command\": \"/bin/true\", \"tool\": \"shel\"}]}}",
+         false,
+         {":2: 'hooks.stop'", "did you mean 'shell'?", ""}},
+        {"{\"mcp\": {\"files\": {\"command\": [\"x\"]}},\n"
+         "\"rules\": [{\"tool\": \"mcp__fiels__a\", \"action\": \"deny\"}]}",
+         true,
+         {"config.json:2: 'rules'", "no server 'fiels'", "did you mean 'files'?"}},
+        {"{\"mcp\": {\"files\": {\"command\": [\"x\"]}},"
+         "\"rules\": [{\"tool\": \"mcp__files\", \"action\": \"deny\"}]}",
+         true,
+         {"'rules'", "no tool of the server", "'mcp__files__*'"}},
         {"{\"rules\": [\n{\"tool\": \"x\"}]}", false, {":2", "'rules'", "\"action\""}},
         {"{\"rules\": [{\"acton\": \"deny\"}]}", false, {"'acton'", "did you mean 'action'", ""}},
         {"{\"rules\": [{\"tool\": \"\", \"action\": \"deny\"}]}", false, {"'rules'", "empty", ""}},
@@ -470,6 +491,9 @@ static void wrong_options_are_errors_that_name_them(void **state) {
         {{CONFIG_RULES, "allow", "--allow"}, NULL},
         {{CONFIG_RULES, "perhaps:shell", "--rule"}, "--rule: 'rules'"},
         {{CONFIG_RULES, "allow::x", "--rule"}, "--rule: 'rules'"},
+        {{CONFIG_RULES, "deny:Bash(git *)", "--deny"}, "--deny: 'rules' names no tool"},
+        {{CONFIG_RULES, "deny:mcp__b__x", "--deny"},
+         "--deny: 'rules' has the tool 'mcp__b__x': no"},
         {{CONFIG_NETWORK_ALLOW, "a b", "--network"}, "--network: 'network.allow'"},
         {{CONFIG_MCP, "{}", "--set"}, "--set: 'mcp' is of files only"},
         {{CONFIG_HOOKS_STOP, "[]", "--set"}, "--set: 'hooks.stop' is of files only"},
@@ -490,6 +514,39 @@ static void wrong_options_are_errors_that_name_them(void **state) {
     assert_true(is_failed(config_override_parse("budget.tine=5s", "--set", &override, &error)));
     assert_non_null(strstr(error.message, "'budget.time'"));
     assert_true(is_failed(config_override_parse("effort", "--set", &override, &error)));
+}
+
+static void tools_of_rules_have_our_names_and_their_options(void **state) {
+    (void)state;
+    static const char *const tools[] = {
+        "shell", "apply_patch", "fetch", "*", "job_*", "mcp__*", "mcp__*__list", "mcp__a__x"};
+    static const char *const written[] = {
+        "Bash", "apply_patch", "WebFetch", "*", "job_*", "mcp__*", "mcp__*__list", "mcp__a__x"};
+    static const char user[] =
+        "{\"mcp\": {\"a\": {\"command\": [\"x\"]}}, \"rules\": ["
+        "{\"tool\": \"mcp__b__x\", \"action\": \"deny\"}, {\"tool\": \"Read\", \"action\": "
+        "\"deny\"}]}";
+    struct config_override overrides[COUNT_OF(written)];
+    char texts[COUNT_OF(written)][64];
+    for (size_t i = 0; i < COUNT_OF(written); i++) {
+        bool is_allow = i % 2 == 0;
+        (void)snprintf(texts[i], sizeof texts[i], "%s:%s", is_allow ? "allow" : "deny", written[i]);
+        overrides[i] =
+            (struct config_override){CONFIG_RULES, texts[i], is_allow ? "--allow" : "--deny"};
+    }
+    CLEANUP(config_cleanup) struct config *config = NULL;
+    struct error error = {0};
+    if (is_failed(load(user, NULL, overrides, COUNT_OF(overrides), &config, &error))) {
+        fail_msg("%s", error.message);
+    }
+    assert_int_equal(config->rules.count, COUNT_OF(tools) + 2);
+    for (size_t i = 0; i < COUNT_OF(tools); i++) {
+        assert_string_equal(config->rules.items[i].tool, tools[i]);
+        assert_string_equal(config->rules.items[i].origin, overrides[i].option);
+    }
+    assert_string_equal(config->rules.items[COUNT_OF(tools) + 1].tool, "read");
+    assert_int_equal(config->notes.count, 1); /* another workspace's project may have that server */
+    assert_non_null(strstr(config->notes.items[0], "mcp__b__x does nothing here"));
 }
 
 static void files_that_are_none_are_one_error(void **state) {
@@ -534,7 +591,7 @@ static void files_that_are_none_are_one_error(void **state) {
 static void every_failed_allocation_is_an_error(void **state) {
     (void)state;
     static const char project[] =
-        "{\"rules\": [{\"tool\": \"x\", \"action\": \"allow\"}], \"model\": \"m\"}";
+        "{\"rules\": [{\"tool\": \"image\", \"action\": \"allow\"}], \"model\": \"m\"}";
     const struct config_override overrides[] = {
         {CONFIG_RULES, "deny:write", "--deny"}, {CONFIG_NETWORK_ALLOW, "crates.io", "--network"}};
     const struct config_options options = {
@@ -567,6 +624,7 @@ int main(void) {
         cmocka_unit_test(a_trusted_project_brings_servers_hooks_and_rules),
         cmocka_unit_test(wrong_files_are_errors_that_name_place_key_and_reason),
         cmocka_unit_test(wrong_options_are_errors_that_name_them),
+        cmocka_unit_test(tools_of_rules_have_our_names_and_their_options),
         cmocka_unit_test(files_that_are_none_are_one_error),
         cmocka_unit_test(every_failed_allocation_is_an_error),
     };

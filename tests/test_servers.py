@@ -128,13 +128,16 @@ def test_tools_of_a_server_are_called_when_they_are_allowed():
             "gone": {"command": ["/nowhere/server"]}})
         echo = {"thinking": "", "text": "", "calls": [
             {"name": "mcp__fake__echo", "arguments": {"text": "hello"}}]}
-        with one.run([echo, echo, say("done")], *options) as run:
+        pid = {"thinking": "", "text": "", "calls": [{"name": "mcp__fake__pid", "arguments": {}}]}
+        with one.run([pid, echo, echo, say("done")], *options) as run:
             assert "gone" in run.wait("warning")["text"]
             assert "fake" in run.wait("note")["text"]
             run.message("one")
             names = [tool["name"] for tool in run.wait("session")["tools"]]
             assert names[:4] == ["shell", "read", "edit", "write"], names
             assert "mcp__fake__echo" in names
+            assert run.wait("tool_result")["status"] == "ok"  # the user says that it only reads
+            assert not [event for event in run.events if event["event"] == "ask"], run.events
             ask = run.wait("ask")
             run.send("answer", question=ask["question"], answer="no")
             run.wait("tool_result", status="refused")
