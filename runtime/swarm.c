@@ -20,12 +20,15 @@ int64_t swarm_after(const struct swarm *swarm, int64_t ms) {
     return __builtin_add_overflow(swarm->now_ms, ms, &at) ? BUDGET_NO_LIMIT : at;
 }
 
+struct view swarm_words(struct view text, size_t bytes_max) {
+    struct view cut = view_slice(text, 0, bytes_max);
+    return view_slice(cut, 0, utf8_valid_prefix(cut));
+}
+
 /* Text from outside is cut between characters; without memory it stays empty, which the reader sees. */
 void swarm_set_text(struct buffer *out, struct view text, size_t bytes_max) {
-    struct view cut = view_slice(text, 0, bytes_max);
-    cut = view_slice(cut, 0, utf8_valid_prefix(cut));
     buffer_clear(out);
-    result_ignore(buffer_append(out, cut, NULL)); /* see above */
+    result_ignore(buffer_append(out, swarm_words(text, bytes_max), NULL)); /* see above */
 }
 
 static void start(struct swarm *swarm) {
@@ -70,7 +73,8 @@ static void dispatch(struct swarm *swarm, const struct swarm_event *event) {
     } else if (event->type == SWARM_DISK_FULL) {
         swarm->disk_is_full = true;
     } else if (event->type == SWARM_ENGINE_LOST) {
-        swarm_end(swarm, SWARM_NONE, "the engine failed: %.*s", VIEW_ARGUMENTS(event->detail));
+        struct view detail = swarm_words(event->detail, STRATEGY_WHY_BYTES / 2);
+        swarm_end(swarm, SWARM_NONE, "the engine failed: %.*s", VIEW_ARGUMENTS(detail));
     } else if (event->type != SWARM_START && event->type != SWARM_TIME) {
         node_event(swarm, event);
     }

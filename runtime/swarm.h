@@ -54,6 +54,7 @@
 #define SWARM_MERGE_MS_DEFAULT    5000
 #define SWARM_GRACE_MS_DEFAULT    3000
 #define SWARM_SILENT_MS_DEFAULT   600000
+#define SWARM_TIME_MS_MAX         INT64_C(2592000000) /* 30 days; sums of times do not overflow */
 #define SWARM_WHY_BYTES           320
 #define SWARM_ROOT                ((size_t)0)
 #define SWARM_NONE                SIZE_MAX

@@ -22,11 +22,24 @@ static result check_options(const struct swarm_options *options, struct error *e
         options->merge_ms_max,
         options->kill_grace_ms,
         options->silent_ms_max,
+        options->node_memory_bytes,
+    };
+    const int64_t times[] = {
+        options->time_ms_max,
+        options->verify_ms_max,
+        options->merge_ms_max,
+        options->kill_grace_ms,
+        options->silent_ms_max,
     };
     const struct strategy *strategy = options->strategy;
     for (size_t i = 0; i < COUNT_OF(amounts); i++) {
         if (amounts[i] < 0) {
             FAIL(error, INVALID_INPUT, "%" PRId64 ": a limit is not negative", amounts[i]);
+        }
+    }
+    for (size_t i = 0; i < COUNT_OF(times); i++) {
+        if (times[i] > SWARM_TIME_MS_MAX) {
+            FAIL(error, INVALID_INPUT, "%" PRId64 " ms: at most 30 days", times[i]);
         }
     }
     if (options->nodes_max > SWARM_NODES_MAX || options->nodes_max == 1) {
@@ -72,6 +85,8 @@ static void fill_options(struct swarm_options *options) {
     options->depth_max = size_or(options->depth_max, SWARM_DEPTH_DEFAULT);
     options->nodes_max = size_or(options->nodes_max, SWARM_NODES_DEFAULT);
     options->live_max = size_or(options->live_max, SWARM_LIVE_DEFAULT);
+    options->live_max =
+        options->live_max < options->nodes_max ? options->live_max : options->nodes_max;
     options->verify_ms_max = ms_or(options->verify_ms_max, SWARM_VERIFY_MS_DEFAULT);
     options->merge_ms_max = ms_or(options->merge_ms_max, SWARM_MERGE_MS_DEFAULT);
     options->kill_grace_ms = ms_or(options->kill_grace_ms, SWARM_GRACE_MS_DEFAULT);

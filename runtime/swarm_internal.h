@@ -98,6 +98,8 @@ struct swarm {
 struct swarm_effect *swarm_emit(struct swarm *swarm, enum swarm_effect_type type, size_t node);
 /* now + ms, without overflow. */
 int64_t swarm_after(const struct swarm *swarm, int64_t ms);
+/* As much of a foreign text as is valid UTF-8 and fits. */
+struct view swarm_words(struct view text, size_t bytes_max);
 void swarm_set_text(struct buffer *out, struct view text, size_t bytes_max);
 
 /* ---- swarm_nodes.c ----------------------------------------------------------------------------- */

@@ -201,7 +201,7 @@ static void merged_into_root(struct swarm *swarm, const struct swarm_event *even
     if (!swarm->is_merging_result) { /* what was said of it held for what it was */
         swarm->root_merges++;
         root->verdict = SWARM_NOT_VERIFIED;
-        root->verify = SWARM_VERIFY_NONE;
+        root->verify = root->verify == SWARM_VERIFY_DONE ? SWARM_VERIFY_NONE : root->verify;
         root->outcome = SWARM_UNVERIFIED;
     }
 }

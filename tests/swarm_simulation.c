@@ -190,7 +190,8 @@ plan_end(struct simulation *simulation, size_t node, enum swarm_end end, int64_t
 
 static struct view some_name(struct simulation *simulation) {
     uint64_t *random = &simulation->random;
-    static const char *const others[] = {"root", "parent", "nobody", "", "agent-1", "a b"};
+    static const char *const others[] = {
+        "root", "parent", "nobody", "", "agent-1", "a b", "\xff\xfe"};
     if (CHANCE(random, 15)) {
         return view_of_text(others[draw(random, (int64_t)COUNT_OF(others))]);
     }

@@ -190,8 +190,8 @@ static void answer_effect(struct world *world, const struct swarm_effect *effect
     }
     buffer_clear(&world->scratch);
     if (is_failed(swarm_answer_text(world->swarm, effect, &world->scratch, NULL)) ||
-        world->scratch.length == 0) {
-        world_problem(world, "an answer without a text");
+        world->scratch.length == 0 || !utf8_is_valid(buffer_view(&world->scratch))) {
+        world_problem(world, "an answer without a text, or one that is not UTF-8");
     }
 }
 

@@ -57,6 +57,10 @@ static void options_out_of_range_are_named(void **state) {
     options.nodes_max = SWARM_NODES_MAX + 1;
     assert_true(is_failed(swarm_create(&swarm, &options, &error)));
     options.nodes_max = 0;
+    options.time_ms_max = INT64_MAX;
+    assert_true(is_failed(swarm_create(&swarm, &options, &error)));
+    assert_non_null(strstr(error.message, "at most 30 days"));
+    options.time_ms_max = 0;
     options.tokens_max = -1;
     assert_true(is_failed(swarm_create(&swarm, &options, &error)));
     assert_null(swarm);
@@ -221,6 +225,27 @@ static void budget_of_one_second_ends_in_time(void **state) {
     desk_at(&desk, 4000);
     assert_int_equal(finished(&desk)->node, SWARM_NONE);
     expect_why(&desk, "there is no result");
+    desk_close(&desk);
+}
+
+static void sixty_four_that_do_not_die_do_not_hold_it_up(void **state) {
+    (void)state;
+    struct desk desk;
+    struct swarm_options options = verified_options("race", 64);
+    options.time_ms_max = 60000;
+    options.nodes_max = 65;
+    options.live_max = 64;
+    options.tokens_max = 64 * 1000;
+    desk_open(&desk, &options);
+    assert_int_equal(desk_count(&desk, SWARM_DO_START), 64);
+    desk_start_all(&desk);
+    desk_at(&desk, 1000 + 45000);
+    assert_int_equal(desk_count(&desk, SWARM_DO_CANCEL), 64);
+    desk_at(&desk, 1000 + 47000); /* the grace is over */
+    assert_int_equal(finished(&desk)->node, SWARM_NONE);
+    expect_why(&desk, "64 agents did not end when told");
+    /* Nobody knows what they have used, so all of it counts as used. */
+    assert_int_equal(budget_left(swarm_budget(desk.swarm), BUDGET_ROOT).of[BUDGET_TOKENS], 0);
     desk_close(&desk);
 }
 
@@ -427,6 +452,7 @@ int main(void) {
         cmocka_unit_test(verifier_that_fails_again_and_again_is_given_up),
         cmocka_unit_test(deadline_returns_the_best_that_was_verified),
         cmocka_unit_test(budget_of_one_second_ends_in_time),
+        cmocka_unit_test(sixty_four_that_do_not_die_do_not_hold_it_up),
         cmocka_unit_test(interrupt_ends_all_and_merges_nothing),
         cmocka_unit_test(full_disk_starts_nobody_else),
         cmocka_unit_test(lost_engine_keeps_what_is_there),
