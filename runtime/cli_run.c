@@ -50,7 +50,7 @@ static const struct cli_option run_options_table[] = {
     {"compact-at", 0, "PERCENT", "make a context that is so full smaller (default: 80; 0: never)"},
     {"keep-turns", 0, "N", "turns that stay as they are then (default: 2)"},
     {"max-turns", 0, "N", "stop after N turns (default: the model's agent.json, else 40)"},
-    {"tools", 0, "NAMES", "tools to offer, comma-separated (default: shell,read,edit,write)"},
+    {"tools", 0, "NAMES", "tools to offer, comma-separated (default: those of the dialect)"},
     {"window", 0, "MODE", "exact (default), or replay: approximate, fewer decoder rows"},
     {"context", 0, "N", "longest context in tokens (default: the model's)"},
     BACKEND_OPTION,

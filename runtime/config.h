@@ -99,7 +99,8 @@ struct config_server {
     const char *name;               /* letters, digits, - and _ */
     struct config_list command;     /* at least one word */
     struct config_list environment; /* "NAME=VALUE" */
-    struct config_list read_only;   /* its tools that only read */
+    struct config_list read_only;   /* globs over its tools: these only read */
+    struct config_list directories; /* absolute; it sees them read-only, beside the workspace */
     int64_t timeout_ms;             /* of one call */
     bool is_trusted;                /* runs outside of the sandbox; of the user's file only */
     struct config_origin origin;

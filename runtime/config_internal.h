@@ -98,6 +98,13 @@ MUST_CHECK result config_take_path(
     const char **out,
     struct error *error
 );
+MUST_CHECK result config_take_paths(
+    const struct config_layer *layer,
+    struct json_value value,
+    const char *key,
+    struct config_list *out,
+    struct error *error
+);
 /* Whether an absolute path is the directory or below it. */
 bool config_is_below(const char *path, const char *directory);
 /* Fails when an object has a member that is not among names. */

@@ -220,7 +220,7 @@ static result take_policy(
     return OK;
 }
 
-static result take_paths(
+result config_take_paths(
     const struct config_layer *layer,
     struct json_value value,
     const char *key,
@@ -288,7 +288,7 @@ static result take_field(
     case CONFIG_TEXTS:
         return config_take_texts(layer, value, row->name, field, error);
     case CONFIG_DIRECTORIES:
-        return take_paths(layer, value, row->name, field, error);
+        return config_take_paths(layer, value, row->name, field, error);
     case CONFIG_HOSTS:
         return take_hosts(layer, value, row->name, field, error);
     case CONFIG_RULE_LIST:

@@ -158,7 +158,9 @@ static result take_server(
     struct config_server *out,
     struct error *error
 ) {
-    static const char *const names[] = {"command", "env", "trusted", "timeout_ms", "read_only"};
+    static const char *const names[] = {
+        "command", "env", "trusted", "timeout_ms", "read_only", "directories"};
+    struct json_value directories = json_get(item, "directories");
     struct json_value environment = json_get(item, "env");
     struct json_value trusted = json_get(item, "trusted");
     struct json_value timeout = json_get(item, "timeout_ms");
@@ -184,6 +186,9 @@ static result take_server(
     }
     if (json_type(read_only) != JSON_ABSENT) {
         TRY(config_take_texts(layer, read_only, key, &out->read_only, error));
+    }
+    if (json_type(directories) != JSON_ABSENT) {
+        TRY(config_take_paths(layer, directories, key, &out->directories, error));
     }
     if (json_type(trusted) != JSON_ABSENT && !json_as_bool(trusted, &out->is_trusted)) {
         return config_wrong(layer, trusted, key, error, "wants true or false for \"trusted\"");

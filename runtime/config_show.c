@@ -83,6 +83,8 @@ static void write_server(struct json_writer *writer, const struct config_server 
     json_write_i64(writer, server->timeout_ms);
     json_write_key(writer, "read_only");
     write_texts(writer, &server->read_only);
+    json_write_key(writer, "directories");
+    write_texts(writer, &server->directories);
     json_write_object_end(writer);
 }
 

@@ -391,6 +391,24 @@ static const char *shown_name(const struct config_hook *hook) {
     return slash != NULL ? slash + 1 : hook->command;
 }
 
+void hooks_check(const struct hooks *hooks, struct hook_report *out) {
+    static const enum hook_event events[] = {HOOK_BEFORE_TOOL, HOOK_AFTER_TOOL, HOOK_STOP};
+    *out = (struct hook_report){.is_refused = false};
+    for (size_t i = 0; i < COUNT_OF(events); i++) {
+        const struct config_hooks *list = hooks_of(hooks, events[i]);
+        for (size_t j = 0; j < list->count; j++) {
+            struct running running = {
+                .hooks = hooks,
+                .hook = &list->items[j],
+                .event = events[i],
+                .shown = shown_name(&list->items[j]),
+                .out = out,
+            };
+            (void)find_executable(&running); /* has said why not */
+        }
+    }
+}
+
 result hooks_run(
     const struct hooks *hooks,
     enum hook_event event,

@@ -53,6 +53,10 @@ struct hook_report {
 /* Whether any hook wants to see this; false without doing anything costly. `tool` is empty at the end. */
 bool hooks_apply(const struct hooks *hooks, enum hook_event event, struct view tool);
 
+/* Notes about those that cannot run as things are: missing, no executable. `out` may be
+ * deinitialised. */
+void hooks_check(const struct hooks *hooks, struct hook_report *out);
+
 /* Runs those that do, in order; before a tool up to the first that refuses. `cancel_fd` (-1: none)
  * ends them when it becomes readable: is_cancelled, and before a tool is_refused. `out` is set in every
  * case and may be deinitialised. Expected errors: MEMORY. */

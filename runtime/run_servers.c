@@ -31,6 +31,8 @@ static void add_server(struct run_host *host, const struct config_server *server
         .command_count = server->command.count,
         .environment = server->environment.items,
         .environment_count = server->environment.count,
+        .read_only = server->directories.items,
+        .read_only_count = server->directories.count,
         .reading_tools = server->read_only.items,
         .reading_tool_count = server->read_only.count,
         .is_trusted = server->is_trusted,
@@ -38,7 +40,18 @@ static void add_server(struct run_host *host, const struct config_server *server
     };
     struct error error = {0};
     if (is_failed(tool_context_add_server(host->tools, &options, &error))) {
-        keep(host, LINE_IS_WARNING, "without the server %s: %s", server->name, error.message);
+        bool has_hosts = host->settings->config->network_allow.count > 0;
+        keep(
+            host,
+            LINE_IS_WARNING,
+            "without the server %s: %s%s",
+            server->name,
+            error.message,
+            server->is_trusted ? ""
+            : has_hosts        ? " (it runs in the sandbox, with the hosts of network.allow only)"
+                               : " (it runs in the sandbox, without a network: see network.allow "
+                                 "and \"trusted\")"
+        );
         return;
     }
     if (server->is_trusted) { /* it runs outside of the sandbox: the record says so */

@@ -236,6 +236,15 @@ static bool hides(void *context, struct view tool, struct view path) {
     return permission_hides(host->permission, tool, path);
 }
 
+/* A hook that is missing would be noticed at its first call, which it then refuses. */
+static void say_hooks(struct run_host *host) {
+    CLEANUP(hook_report_deinit) struct hook_report report = {0};
+    hooks_check(&host->hooks, &report);
+    for (size_t i = 0; i < report.note_count; i++) {
+        run_host_say(host, RUN_WARNING, view_of_text(report.notes[i]));
+    }
+}
+
 result
 run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error) {
     TRY(bind_skills(host, error));
@@ -263,6 +272,7 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
     TRY(permission_create(&host->permission, &permission, error));
     TRY(tool_context_create(&host->tools, &options, error));
     host->hooks = (struct hooks){settings->config, host->sandbox, &host->policy};
+    say_hooks(host);
     TRY(tool_declarations_make(
         host->tools, settings->dialect, settings->declared_tools, &host->declarations, error
     ));

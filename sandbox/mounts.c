@@ -466,7 +466,13 @@ add_read_only(struct mounts *mounts, const char *path, bool may_be_own, struct e
     TRY(check_place(resolved, NULL, error));
     for (size_t i = 0; i < COUNT_OF(never); i++) {
         if (is_within(resolved, never[i])) {
-            FAIL(error, INVALID_INPUT, "read-only path '%.200s' is never shown inside", path);
+            FAIL(
+                error,
+                INVALID_INPUT,
+                "read-only path '%.200s' is never shown inside: commands have a %s of their own",
+                path,
+                never[i]
+            );
         }
     }
     if (is_within(resolved, mounts->workspace) || is_within(mounts->workspace, resolved) ||

@@ -293,6 +293,8 @@ def test_bad_hooks_are_notes_and_the_run_goes_on():
             notes = [(one["hook"], one["text"]) for one in events if one["event"] == "hook"]
             assert [note[0] for note in notes] == ["before_tool", "after_tool", "stop"], notes
             assert all(words in note[1] and "\n" not in note[1] for note in notes), notes
+            early = [text for text in texts(events, "warning") if words in text]  # known before anything runs
+            assert len(early) == (3 if script is None else 0), events
             place.write({})  # no longer trusted: they do not count, and that is said
             events = place.run([{"calls": [{"name": "write", "arguments": {"path": "a", "content": "x"}}]}])
             assert (place.work / "a").exists() and not [one for one in events if one["event"] == "hook"], events

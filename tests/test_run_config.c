@@ -131,7 +131,8 @@ static const char whole[] =
     "  {\"action\": \"deny\"}],\n"
     " \"network\": {\"allow\": [\"crates.io\", \"*.python.org:443\", \"[::1]:80\"]},\n"
     " \"mcp\": {\"files\": {\"command\": [\"npx\", \"x\"], \"env\": {\"TOKEN\": \"secret\"},\n"
-    "   \"trusted\": true, \"timeout_ms\": 5000, \"read_only\": [\"list\"]}},\n"
+    "   \"trusted\": true, \"timeout_ms\": 5000, \"read_only\": [\"list\"], "
+    "\"directories\": [\"/opt/x/../y\"]}},\n"
     " \"hooks\": {\"before_tool\": [{\"command\": \"hooks/check\", \"tool\": \"shell\"}],\n"
     "  \"after_tool\": [{\"command\": [\"/usr/bin/env\", \"python3\"], \"timeout_ms\": 1}],\n"
     "  \"stop\": []},\n"
@@ -175,7 +176,7 @@ static void every_key_is_read_with_its_line(void **state) {
         config,
         CONFIG_MCP,
         "{\"files\":{\"command\":[\"npx\",\"x\"],\"env\":{\"TOKEN\":\"...\"},\"trusted\":true,"
-        "\"timeout_ms\":5000,\"read_only\":[\"list\"]}}"
+        "\"timeout_ms\":5000,\"read_only\":[\"list\"],\"directories\":[\"/opt/y\"]}}"
     );
     assert_string_equal(config->mcp.items[0].environment.items[0], "TOKEN=secret");
     (void)snprintf(want, sizeof want, "%s/user/hearth/hooks/check", base);

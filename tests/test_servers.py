@@ -13,7 +13,7 @@ import sys
 import time
 
 import test_cli
-from test_interactive import PROGRAM, WAIT, configured, call, say, session
+from test_interactive import BESIDE, PROGRAM, WAIT, configured, call, say, session
 
 NEVER = {"command": ["sleep", "1000"]}  # starts, and says nothing
 TOO_LONG = 20  # seconds; a server that is waited for takes 30
@@ -143,6 +143,26 @@ def test_tools_of_a_server_are_called_when_they_are_allowed():
             run.wait("tool_result", status="refused")
             ask = run.wait("ask")
             run.send("answer", question=ask["question"], answer="yes")
+            assert "hello" in run.wait("tool_result", status="ok")["text"]
+            run.wait("idle", stop="answer")
+            run.end()
+
+
+def test_what_a_server_needs_is_said_and_shown():
+    test_cli.needs_sandbox()
+    with session(BESIDE) as one:
+        beside = one.folder / "beside"
+        beside.mkdir()
+        shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), beside / "server.py")
+        npm = "for line in 'code EAI_AGAIN' 'A complete log of this run: /x'; do echo npm error $line >&2; done; exit 1"
+        options = configured(one, mcp={
+            "far": {"command": ["sh", "-c", npm]},
+            "near": {"command": ["python3", str(beside / "server.py")], "directories": [str(beside)]}})
+        echo = {"thinking": "", "text": "", "calls": [{"name": "mcp__near__echo", "arguments": {"text": "hello"}}]}
+        with one.run([echo, say("done")], *options, "--allow", "mcp__near__*") as run:
+            text = run.wait("warning")["text"]
+            assert "far" in text and "npm error code EAI_AGAIN" in text and "network.allow" in text, text
+            run.message("one")
             assert "hello" in run.wait("tool_result", status="ok")["text"]
             run.wait("idle", stop="answer")
             run.end()

@@ -116,6 +116,11 @@ static void take_line(void *context, struct view line, bool is_overlong) {
     mcp_message_deinit(&message);
 }
 
+/* npm ends with the place of its log, and names the cause in its first lines. */
+static bool is_of_npm(const char *line) {
+    return strncmp(line, "npm err", 7) == 0 || strncmp(line, "npm ERR", 7) == 0;
+}
+
 /* Keeps the last line of its standard error, harmless, or one that names an error: runtimes print more
  * behind it. Under the lock. */
 static void take_error_line(struct mcp_server *server, unsigned *logged) {
@@ -123,8 +128,11 @@ static void take_error_line(struct mcp_server *server, unsigned *logged) {
     buffer_init(&line, 8 * STDERR_LINE_MAX);
     if (!is_blank(buffer_view(&server->error_line)) &&
         is_ok(sandbox_sanitise(buffer_view(&server->error_line), 200, &line, NULL))) {
-        bool names_error = strstr(buffer_text(&line), "rror") != NULL;
-        if (names_error || strstr(server->last_words, "rror") == NULL) {
+        const char *found = buffer_text(&line);
+        bool names_error = strstr(found, "rror") != NULL || is_of_npm(found);
+        bool is_later = is_of_npm(found) && is_of_npm(server->last_words);
+        if ((names_error && !is_later) ||
+            (strstr(server->last_words, "rror") == NULL && !is_of_npm(server->last_words))) {
             (void)snprintf( // cut on purpose; a torn character is mended by who shows it
                 server->last_words,
                 sizeof server->last_words,
