@@ -46,11 +46,14 @@ struct plan {
     struct buffer brief;
 };
 
-/* The state that the swarm keeps is a pointer. */
+/* What the swarm keeps. */
+struct plan_state {
+    struct plan *plan;
+};
+
 static struct plan *plan_of(void *state) {
-    struct plan *plan = NULL;
-    memcpy(&plan, state, sizeof plan);
-    return plan;
+    const struct plan_state *held = state;
+    return held->plan;
 }
 
 /* ---- orders ------------------------------------------------------------------------------------ */
@@ -333,8 +336,9 @@ whole_verified(struct plan *plan, const struct swarm *swarm, struct strategy_ord
 /* ---- the table --------------------------------------------------------------------------------- */
 
 static void plan_start(void *state, const struct swarm *swarm, struct strategy_orders *orders) {
+    struct plan_state *held = state;
     struct plan *plan = calloc(1, sizeof *plan);
-    memcpy(state, &plan, sizeof plan);
+    held->plan = plan;
     if (plan == NULL) {
         strategy_end(orders, SWARM_NONE, "no memory for a plan");
         return;

@@ -29,7 +29,7 @@ static size_t resolve(struct swarm *swarm, size_t node, struct view name) {
     size_t found =
         view_equals_text(name, "parent") ? swarm->nodes[node].parent : swarm_find(swarm, name);
     if (found == SWARM_NONE) {
-        struct view words = swarm_words(name, 2 * SWARM_NAME_BYTES);
+        struct view words = swarm_words(name, SWARM_NAME_BYTES);
         swarm_refuse(swarm, "there is no agent named %.*s", VIEW_ARGUMENTS(words));
     } else if (found == SWARM_ROOT) {
         swarm_refuse(swarm, "the root is no agent: nobody reads or works there");

@@ -82,7 +82,7 @@ static result check_node(const struct swarm *swarm, size_t i, struct error *erro
 }
 
 /* Independent of how the swarm finds it: a node comes on when it works, or waits for one that does. */
-static bool comes_on(const struct swarm *swarm, size_t i, bool known[]) {
+static bool comes_on(const struct swarm *swarm, size_t i, const bool known[]) {
     const struct swarm_node *node = &swarm->nodes[i];
     const struct swarm_inside *inside = &swarm->insides[i];
     if (node->state == SWARM_PLANNED) { /* what can start has started: it waits for room */

@@ -116,7 +116,7 @@ static result fill(struct swarm *swarm, struct error *error) {
     TRY(buffer_append(&swarm->task, options->task, error));
     swarm->options.task = buffer_view(&swarm->task);
     /* Of one event each node gives at most one of each kind but messages and remarks on others. */
-    swarm->effects_max = 12 * nodes_max + 2 * SWARM_MESSAGES_MAX + 16;
+    swarm->effects_max = 12 * nodes_max + (size_t)2 * SWARM_MESSAGES_MAX + 16;
     swarm->nodes = calloc(nodes_max, sizeof *swarm->nodes);
     swarm->insides = calloc(nodes_max, sizeof *swarm->insides);
     swarm->effects = calloc(swarm->effects_max, sizeof *swarm->effects);

@@ -5,8 +5,9 @@
 #include "strategy.h"
 #include "swarm.h"
 
-#define SWARM_TURNS_OF_WORK 8                     /* assumed to be ahead of a node; nobody knows */
-#define SWARM_NOTES_MAX     (8 * SWARM_NODES_MAX) /* of one event: more is a strategy going round */
+#define SWARM_TURNS_OF_WORK 8 /* assumed to be ahead of a node; nobody knows */
+#define SWARM_NOTES_MAX                                                                            \
+    ((size_t)8 * SWARM_NODES_MAX) /* of one event: more is a strategy going round */
 
 enum swarm_phase {
     SWARM_PHASE_NEW,
@@ -113,7 +114,7 @@ size_t swarm_add(
     struct view name,
     const struct budget_share *share
 );
-void swarm_cancel(struct swarm *swarm, size_t node, enum swarm_cut cut);
+void swarm_cancel(struct swarm *swarm, size_t node, enum swarm_cut why);
 void swarm_node_started(struct swarm *swarm, size_t node);
 void swarm_node_start_failed(struct swarm *swarm, size_t node, struct view why);
 void swarm_node_ended(struct swarm *swarm, const struct swarm_event *event);

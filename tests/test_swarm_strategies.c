@@ -116,7 +116,7 @@ static void best_of_ranks_those_that_passed(void **state) {
         struct swarm_options options = verified_options("best-of", 3);
         options.tokens_max = 30000;
         desk_open(&desk, &options);
-        int64_t kept = 3 * STRATEGY_RANK_TOKENS;
+        int64_t kept = (int64_t)3 * STRATEGY_RANK_TOKENS;
         assert_int_equal(desk_effect(&desk, SWARM_DO_START, 2)->tokens_max, (30000 - kept) / 3);
         desk_start_all(&desk);
         answer_and_verify(&desk, 1, 4, SWARM_VERIFIED_PASS);
@@ -235,7 +235,7 @@ static void sixty_four_that_do_not_die_do_not_hold_it_up(void **state) {
     options.time_ms_max = 60000;
     options.nodes_max = 65;
     options.live_max = 64;
-    options.tokens_max = 64 * 1000;
+    options.tokens_max = 64000;
     desk_open(&desk, &options);
     assert_int_equal(desk_count(&desk, SWARM_DO_START), 64);
     desk_start_all(&desk);
