@@ -158,9 +158,11 @@ struct agent_event {
     struct chat_conversation *conversation; /* COMPACTED: all of it is in the context; taken */
                                             /* REWOUND: messages [0, context_messages) are; taken */
     size_t context_messages;                /* REWOUND */
-    bool end_is_missing;                    /* REWOUND */
-    size_t person_message;                  /* COMPACTED: as agent_history.h */
-    int32_t effort;                         /* EFFORT */
+    int32_t
+        context_max; /* REWOUND: of another model; 0: the same. Then without a conversation it stays */
+    bool end_is_missing;   /* REWOUND */
+    size_t person_message; /* COMPACTED: as agent_history.h */
+    int32_t effort;        /* EFFORT */
 };
 
 enum agent_effect_type {

@@ -146,6 +146,12 @@ static void replace(struct agent *agent, const struct agent_event *event) {
 }
 
 void agent_rewind_take(struct agent *agent, const struct agent_event *event) {
+    if (event->context_max > 0) {
+        agent->context_max = event->context_max;
+    }
+    if (event->conversation == NULL) {
+        return;
+    }
     replace(agent, event);
     agent->context_messages = event->context_messages;
     agent->end_is_missing = event->end_is_missing;

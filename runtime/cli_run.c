@@ -135,6 +135,7 @@ static result run_agent(
         .guard = generation_settings_guard(generation),
         .constraint = host->constraint,
         .preparation = run_servers_prepare(host, settings),
+        .models = settings->is_interactive ? run_models_of(host, settings) : NULL,
         .speculation = generation->speculation,
         .draft_max = (int32_t)generation->draft_max,
         .settings = buffer_view(&host->generation),

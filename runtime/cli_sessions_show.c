@@ -223,7 +223,12 @@ static result show_turn(
     } else {
         TRY(buffer_append_text(out, ": not finished\n", error));
     }
-    if (turn->compaction != NULL) {
+    bool is_other_model = turn->compaction != NULL && turn->compaction->tokens_after == 0;
+    if (is_other_model) { /* which encodes what follows with the next turn */
+        TRY(buffer_append_format(
+            out, error, "  # %.*s\n", VIEW_ARGUMENTS(turn->compaction->summary)
+        ));
+    } else if (turn->compaction != NULL) {
         TRY(buffer_append_format(
             out,
             error,

@@ -44,7 +44,16 @@ static bool word_parse(struct view word, const char *const *names, size_t count,
 result run_input_parse(struct json_value object, struct run_input *out, struct error *error) {
     static const char *const types[] = {"message", "interrupt", "answer", "command", "end"};
     static const char *const commands[] = {
-        "effort", "compact", "fork", "rewind", "undo", "diff", "budget", "sessions", "quit"};
+        "effort",
+        "compact",
+        "fork",
+        "rewind",
+        "undo",
+        "diff",
+        "budget",
+        "model",
+        "sessions",
+        "quit"};
     static const char *const answers[] = {"yes", "always", "no"};
     struct view word;
     size_t index = 0;

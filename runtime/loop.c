@@ -319,7 +319,8 @@ static result run_init(struct run *run, const struct run_options *options, struc
     token_list_init(&run->output_ids, TOKEN_LIST_CEILING_DEFAULT);
     buffer_init(&run->log_probabilities, LOGPROB_BYTES_MAX);
     tool_result_init(&run->tool);
-    run->options = options;
+    run->own = *options;
+    run->options = &run->own;
     run->hooks_fd = -1;
     run->sequence = options->sequence;
     run->recorder.store = options->store;

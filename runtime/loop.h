@@ -120,6 +120,7 @@ enum run_command {
     RUN_COMMAND_UNDO,
     RUN_COMMAND_DIFF,
     RUN_COMMAND_BUDGET,
+    RUN_COMMAND_MODEL, /* text: directory; empty: says which one it is */
     RUN_COMMAND_SESSIONS,
     RUN_COMMAND_QUIT
 };
@@ -169,6 +170,31 @@ struct run_preparation {
     void (*ready)(void *context, struct run_declared *out);
 };
 
+/* A model that was opened beside the one that runs; borrowed from who opened it. */
+struct run_model {
+    struct engine_ports engine;
+    uint64_t sequence; /* an empty one */
+    const struct tokenizer *tokenizer;
+    const struct chat_encoder *encoder;
+    struct engine_info info;
+    struct view directory, numerics;
+    struct constraint *constraint; /* as in run_declared */
+    char plan[800];                /* of its memory, for the person */
+};
+
+/* For /model; each on a worker, open first, then settle. */
+struct run_models {
+    void *context;
+    /* Expected errors: those of the engine; LIMIT: both do not fit. */
+    result (*open
+    )(void *context,
+      const char *directory,
+      const struct run_declared *declared,
+      struct run_model *out,
+      struct error *error);
+    void (*settle)(void *context, bool takes_new); /* closes the old one, or the new one */
+};
+
 /* Everything is borrowed until loop_run returns. */
 struct run_options {
     bool is_interactive;           /* waits for a person instead of ending */
@@ -204,6 +230,8 @@ struct run_options {
     void *url_context;
 
     const struct hooks *hooks; /* null: none */
+
+    const struct run_models *models; /* null: there is one model */
 
     struct agent_options agent;
     struct view tools_json; /* declarations, for the record */

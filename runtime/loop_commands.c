@@ -7,7 +7,6 @@
 #include "rewind.h"
 #include <inttypes.h>
 
-#define HELD_MAX       8
 #define SESSIONS_SHOWN 10
 #define TASK_BYTES     60
 
@@ -26,8 +25,6 @@ struct run_command_work {
     /* REWIND: what the context is now */
     struct resume resume;
     struct chat_conversation *conversation; /* with the tools in its head */
-    struct buffer held[HELD_MAX];
-    size_t held_count;
 };
 
 static void note(struct run *run, enum run_event_type type, struct view text) {
@@ -40,9 +37,6 @@ static void command_destroy(struct run_command_work *work) {
     workspace_difference_deinit(&work->difference);
     resume_deinit(&work->resume);
     chat_conversation_destroy(work->conversation);
-    for (size_t i = 0; i < work->held_count; i++) {
-        buffer_deinit(&work->held[i]);
-    }
     free(work);
 }
 
@@ -153,20 +147,25 @@ static result work_sessions(struct run_command_work *work, struct error *error) 
     return OK;
 }
 
-/* The conversation of the record, whose head declares no tools, with those of the run. */
-static result declare_tools(struct run_command_work *work, struct error *error) {
-    const struct run_declared *declared = &work->run->declared;
-    const struct chat_message *messages = chat_conversation_messages(work->resume.conversation);
-    size_t count = chat_conversation_count(work->resume.conversation);
-    TRY(chat_conversation_create(&work->conversation, error));
-    for (size_t i = 0; i < count; i++) {
+result run_declare_tools(
+    const struct run *run,
+    const struct resume *resume,
+    struct chat_conversation **out,
+    struct error *error
+) {
+    const struct run_declared *declared = &run->declared;
+    const struct chat_message *messages = chat_conversation_messages(resume->conversation);
+    CLEANUP(chat_conversation_cleanup) struct chat_conversation *made = NULL;
+    TRY(chat_conversation_create(&made, error));
+    for (size_t i = 0; i < chat_conversation_count(resume->conversation); i++) {
         struct chat_message message = messages[i];
         if (i == 0) {
             message.tools = declared->tools;
             message.tool_count = declared->tool_count;
         }
-        TRY(chat_conversation_append(work->conversation, &message, error));
+        TRY(chat_conversation_append(made, &message, error));
     }
+    *out = TAKE(made);
     return OK;
 }
 
@@ -188,7 +187,7 @@ static result work_rewind(struct run_command_work *work, struct error *error) {
         .system = options->agent.system,
     };
     TRY(resume_make(tree, &resume, &work->resume, error));
-    TRY(declare_tools(work, error));
+    TRY(run_declare_tools(work->run, &work->resume, &work->conversation, error));
     return buffer_append_format(
         &work->text,
         error,
@@ -293,15 +292,21 @@ static void work_done(uv_work_t *request, int status) {
         tell_model(run, "The user took back the last change of files: read them again.");
     }
     show_result(work);
+    command_destroy(work);
+    run_release_held(run);
+}
+
+void run_release_held(struct run *run) {
     if (run->has_postponed) {
         run_step_postponed(run);
     }
-    for (size_t i = 0; i < work->held_count; i++) {
-        const struct run_input message = {
-            .type = RUN_INPUT_MESSAGE, .text = buffer_view(&work->held[i])};
+    for (size_t i = 0; i < run->held_count; i++) {
+        struct buffer held = run->held[i];
+        const struct run_input message = {.type = RUN_INPUT_MESSAGE, .text = buffer_view(&held)};
         loop_input(run->loop, &message);
+        buffer_deinit(&held);
     }
-    command_destroy(work);
+    run->held_count = 0;
 }
 
 static void show_budget(struct run *run) {
@@ -360,7 +365,7 @@ void run_command(struct run *run, const struct run_input *input) {
         note(run, RUN_NOTE, view_of_text("/rewind N: N is the last turn that stays, from 1"));
         return;
     }
-    if (!agent_is_idle(run->agent) || run->command != NULL) {
+    if (!agent_is_idle(run->agent) || run->command != NULL || run->change != NULL) {
         note(run, RUN_NOTE, view_of_text("it works: interrupt it first, or wait"));
         return;
     }
@@ -384,26 +389,28 @@ void run_command(struct run *run, const struct run_input *input) {
 }
 
 bool run_command_holds(struct run *run, struct view message) {
-    struct run_command_work *work = run->command;
-    if (work == NULL) {
+    if (run->command == NULL && run->change == NULL) {
         return false;
     }
-    struct error error = {0};
-    struct buffer *held = &work->held[work->held_count];
-    if (work->held_count == HELD_MAX) {
+    if (run->held_count == RUN_HELD_MAX) {
         note(run, RUN_WARNING, view_of_text("the message was not taken: too many wait already"));
         return true;
     }
+    struct error error = {0};
+    struct buffer *held = &run->held[run->held_count];
     buffer_init(held, message.length);
     if (is_failed(buffer_append(held, message, &error))) {
         buffer_deinit(held);
         note(run, RUN_WARNING, view_of_text(error.message));
         return true;
     }
-    work->held_count++;
+    run->held_count++;
     return true;
 }
 
 void run_command_deinit(struct run *run) {
+    for (size_t i = 0; i < run->held_count; i++) {
+        buffer_deinit(&run->held[i]);
+    }
     resume_deinit(&run->rewound);
 }

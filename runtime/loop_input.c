@@ -80,6 +80,10 @@ static void effort_came(struct run *run, struct view text) {
 
 static void compact_came(struct run *run, struct view remark) {
     bool is_idle = agent_is_idle(run->agent);
+    if (run->change != NULL) {
+        say(run, "it works: wait");
+        return;
+    }
     if (is_idle && !agent_can_compact(run->agent)) {
         say(run, "there is nothing to make smaller yet");
         return;
@@ -103,6 +107,8 @@ static void command_came(struct run *run, const struct run_input *input) {
         compact_came(run, input->text);
     } else if (input->command == RUN_COMMAND_QUIT) {
         end_by(run, AGENT_QUIT, "");
+    } else if (input->command == RUN_COMMAND_MODEL && run->options->is_interactive) {
+        run_change_model(run, input->text);
     } else if (!run->options->is_interactive) {
         say(run, "this run takes no commands: it does one task");
     } else {

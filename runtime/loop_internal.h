@@ -16,6 +16,9 @@ struct tool_time {
 };
 
 struct compaction;
+struct run_model_change;
+
+#define RUN_HELD_MAX 8
 
 #define RUN_REMARK_BYTES_MAX ((size_t)16 << 10)
 
@@ -57,16 +60,20 @@ struct loop {
 
 struct run {
     struct loop *loop;
-    const struct run_options *options;
+    struct run_options own;            /* a copy: another model changes it */
+    const struct run_options *options; /* that */
     struct agent *agent;
     uint64_t sequence; /* of the engine, that holds the context; a compaction changes it */
     struct compaction *compaction; /* null: none is under way */
     struct chat_parser *parser;    /* of the present generation */
     struct recorder recorder;
     const struct resume *resume;      /* what the context goes on from; null: a new session */
-    struct resume rewound;            /* that, after a rewind */
+    struct resume rewound;            /* that, after a rewind or under another model */
     struct run_command_work *command; /* null: none is under way */
-    bool has_postponed;               /* a step that waits for it, or for the preparation: */
+    struct run_model_change *change;  /* of the model; null: none */
+    struct buffer held[RUN_HELD_MAX]; /* [held_count] messages that came meanwhile */
+    size_t held_count;
+    bool has_postponed; /* a step that waits for it, or for the preparation: */
     struct agent_effect postponed;
     struct run_declared declared; /* tools */
     struct view *tool_names;      /* [declared.tool_count] */
@@ -206,9 +213,22 @@ void run_prepare_cancel(struct run *run);
 /* ---- loop_commands.c ---- */
 /* A command of the person that reads or changes record and workspace, while the agent waits. */
 void run_command(struct run *run, const struct run_input *input);
-/* Takes a message that comes meanwhile; false: none is under way. */
+/* Takes a message that comes meanwhile; false: none is under way, nor a change of the model. */
 bool run_command_holds(struct run *run, struct view message);
+/* Gives what was held, and does the step that waited, when nothing holds them any more. */
+void run_release_held(struct run *run);
+/* The conversation of a record, whose head declares no tools, with those of the run. Expected errors:
+ * MEMORY. Thread: any. */
+MUST_CHECK result run_declare_tools(
+    const struct run *run,
+    const struct resume *resume,
+    struct chat_conversation **out,
+    struct error *error
+);
 void run_command_deinit(struct run *run);
+
+/* ---- loop_model.c ---- */
+void run_change_model(struct run *run, struct view directory);
 
 /* ---- loop_generation.c ---- */
 /* What all requests of a run ask for beside tokens, limits and their turn. */

@@ -159,8 +159,8 @@ void run_step(struct run *run, const struct agent_effect *effect) {
     if (run->is_preparing && !run->has_postponed) {
         run_prepare_say(run);
     }
-    /* A command has the record and the workspace for itself. */
-    if (run->command != NULL || run->is_preparing) {
+    /* A command, and a change of the model, have the record for themselves. */
+    if (run->command != NULL || run->change != NULL || run->is_preparing) {
         run->has_postponed = true;
         run->postponed = *effect;
         return;

@@ -1,6 +1,6 @@
 /* See recorder.h. Appends that belong together go into one batch: one flush to the disk. */
-#include "recorder.h"
 #include "generation_settings.h"
+#include "recorder_internal.h"
 
 #include <inttypes.h>
 
@@ -407,6 +407,14 @@ static result append_compaction(
     };
     TRY(session_compaction_append(recorder->store, &begin, error));
     return finish_turn(recorder, compaction->facts, FINISH_LENGTH, view_of(NULL, 0), error);
+}
+
+result recorder_append_compaction(
+    struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
+) {
+    ASSERT(compaction->written == NULL);
+    struct session_id none = {""};
+    return append_compaction(recorder, compaction, &none, error);
 }
 
 result recorder_compaction(

@@ -124,6 +124,21 @@ MUST_CHECK result recorder_compaction(
     struct recorder *recorder, const struct recorder_compaction *compaction, struct error *error
 );
 
+/* The session goes on in a fork under another model. */
+struct recorder_model {
+    const struct session_id *session; /* that is forked; ended here, when the recorder runs it */
+    struct view model;                /* directory */
+    const struct engine_info *engine;
+    struct resume_options resume; /* with the tokenizer of the old model */
+};
+/* In one batch. *out is the fork: its context is empty, its conversation to be encoded by the new model. */
+MUST_CHECK result recorder_fork_model(
+    struct recorder *recorder,
+    const struct recorder_model *model,
+    struct resume *out,
+    struct error *error
+);
+
 struct recorder_end {
     enum session_status status;
     const char *verdict, *stop_reason;

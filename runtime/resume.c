@@ -14,6 +14,7 @@ struct record {
     const struct session_agent *agent;
     bool *keeps_output; /* [turn_count]: its output is part of the context */
     size_t first;       /* turn whose prompt begins the context: of a compaction, or 0 */
+    bool is_blank;      /* the last turn is that, and left its context to be encoded */
     const struct session_turn *last; /* null: no turn was started */
     bool last_has_output;
     bool last_is_cut;
@@ -106,8 +107,18 @@ static bool is_whole(const struct session_turn *turn) {
     return ended_as(turn, FINISH_STOP) || cut_reason(turn) != FINISH_EOS;
 }
 
+/* What precedes is replaced, and may have been written by another model with other ids. */
+static size_t last_compaction(const struct session_agent *agent) {
+    for (size_t i = agent->turn_count; i > 0; i--) {
+        if (agent->turns[i - 1].compaction != NULL) {
+            return i - 1;
+        }
+    }
+    return 0;
+}
+
 static result take_tokens(struct record *record, struct resume *out, struct error *error) {
-    for (size_t i = 0; i < record->agent->turn_count; i++) {
+    for (size_t i = last_compaction(record->agent); i < record->agent->turn_count; i++) {
         const struct session_turn *turn = &record->agent->turns[i];
         const struct session_run *prompt = run_find(turn, SESSION_RUN_PROMPT);
         const struct session_run *output = run_find(turn, SESSION_RUN_OUTPUT);
@@ -140,6 +151,7 @@ static result take_tokens(struct record *record, struct resume *out, struct erro
         bool has_output = output != NULL && output->count > 0;
         record->keeps_output[i] = has_output;
         record->last = turn;
+        record->is_blank = turn->compaction != NULL && prompt->count == 0;
         record->last_has_output = has_output;
         record->last_is_cut = has_output &&
                               output->ids[output->count - 1] != record->options->end_id &&
@@ -429,8 +441,8 @@ static result build(struct record *record, struct resume *out, struct error *err
     if (record->agent != NULL) {
         TRY(take_tokens(record, out, error));
     }
-    bool waits = record->last != NULL && waits_for_person(record->last);
-    bool samples_again = record->last != NULL && !waits &&
+    bool waits = record->last != NULL && !record->is_blank && waits_for_person(record->last);
+    bool samples_again = record->last != NULL && !waits && !record->is_blank &&
                          (!record->last_has_output || (record->last_is_cut && !has_task));
     if (samples_again) {
         sample_again(record, out);
@@ -444,7 +456,9 @@ static result build(struct record *record, struct resume *out, struct error *err
     } else {
         out->recorded_messages = chat_conversation_count(out->conversation);
     }
-    if (waits || (samples_again && !has_task)) {
+    if (record->is_blank) { /* nothing of it is in a context yet */
+        out->is_done = !has_task && waits_for_person(record->last);
+    } else if (waits || (samples_again && !has_task)) {
         out->context_messages = chat_conversation_count(out->conversation);
         out->is_done = waits && !has_task;
     } else if (!samples_again && record->last != NULL) {

@@ -73,7 +73,8 @@ struct resume {
  *   started run now, or get RESUME_CALL_NOT_RUN when the user went on with a new message.
  * - A turn that could not be read is answered as in a run. One that a stop string or a guard ended is
  *   whole.
- * - The conversation begins with the last compaction; what it replaced is not part of it.
+ * - The conversation begins with the last compaction; what it replaced is not part of it. One without
+ *   tokens, as a change of the model leaves it, is encoded with the next turn: `ids` is empty.
  *
  * Expected errors: CORRUPT (ids with gaps or out of range, calls that are no JSON: names the turn),
  * UNSUPPORTED (a session without token ids), MEMORY. */

@@ -70,6 +70,7 @@ void run_host_close(struct run_host *host) {
     constraint_release(host->constraint);
     chat_encoder_destroy(host->encoder);
     run_engine_close(&host->engine);
+    buffer_deinit(&host->current_directory);
     if (host->sandbox != NULL) {
         sandbox_close(host->sandbox);
     }
@@ -143,7 +144,9 @@ static int check_record(struct run_host *host, const struct engine_info *info) {
     if (!view_equals_text(begin->model_digest, info->model_digest)) {
         return cli_fail(
             STATUS_REFUSED,
-            "session %s was recorded with another model: digest %.16s, this one has %.16s (%.200s)",
+            "session %s was recorded with another model: digest %.16s, this one has %.16s "
+            "(%.200s); "
+            "resume it with its own, and /model DIR goes on with another in a fork",
             record->session.id.text,
             begin->model_digest.length >= 16 ? (const char *)begin->model_digest.data : "unknown",
             info->model_digest,
@@ -266,10 +269,11 @@ static void say_loading(void *context, struct view line) {
     run_host_say(context, RUN_NOTE, line);
 }
 
-static result
-host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
+void run_host_engine_request(
+    struct run_host *host, const struct run_settings *settings, struct run_engine_request *out
+) {
     const struct cache_settings *cache = &settings->cache;
-    const struct run_engine_request request = {
+    *out = (struct run_engine_request){
         .engine =
             {.model_directory = buffer_text(&settings->model),
              .backend = settings->backend,
@@ -288,6 +292,12 @@ host_open_engine(struct run_host *host, const struct run_settings *settings, str
         .say = say_loading,
         .say_context = host,
     };
+}
+
+static result
+host_open_engine(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    struct run_engine_request request;
+    run_host_engine_request(host, settings, &request);
     TRY(run_engine_open(&request, &host->engine, error));
     return chat_encoder_create(&host->encoder, host->engine.tokenizer, host->engine.wording, error);
 }

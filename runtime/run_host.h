@@ -26,6 +26,16 @@ struct proxy;
 struct run_front;
 struct terminal;
 
+/* A model that is open beside the one that runs, until the run has changed over. */
+struct run_next_model {
+    struct run_engine_parts engine;
+    struct chat_encoder *encoder;
+    struct constraint *constraint;
+    struct buffer directory;
+    char numerics[16];
+    bool is_open;
+};
+
 /* Closed in reverse order. */
 struct run_host {
     struct session_store *store;
@@ -42,6 +52,10 @@ struct run_host {
     struct sandbox_policy policy;
     struct run_engine_parts engine;
     struct chat_encoder *encoder;
+    struct run_models models;
+    struct run_next_model next;
+    struct buffer current_directory; /* of the model that runs, after a change */
+    char current_numerics[16];
     struct tool_context *tools;
     struct permission *permission;
     struct hooks hooks;
@@ -71,6 +85,10 @@ int run_host_open(struct run_host *host, const struct run_settings *settings);
 int run_host_open_resume(struct run_host *host, const struct run_settings *settings);
 /* Where a person's input comes from; null: nobody is there. */
 const struct run_front *run_host_front(const struct run_host *host);
+/* What an engine of this run is opened with. */
+void run_host_engine_request(
+    struct run_host *host, const struct run_settings *settings, struct run_engine_request *out
+);
 /* One line on the way to the run. */
 void run_host_say(struct run_host *host, enum run_event_type type, struct view line);
 void run_host_close(struct run_host *host);

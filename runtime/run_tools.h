@@ -20,6 +20,8 @@ MUST_CHECK result run_tools_restore(struct run_host *host, struct error *error);
 /* What starts the servers of the configuration; null: there are none. One that does not start is a warning. */
 const struct run_preparation *
 run_servers_prepare(struct run_host *host, const struct run_settings *settings);
+/* What opens another model for /model. */
+const struct run_models *run_models_of(struct run_host *host, const struct run_settings *settings);
 /* Tokens of the first prompt. Expected errors: those of the encoder. */
 MUST_CHECK result run_tools_count_prompt(
     const struct run_host *host,

@@ -83,22 +83,9 @@ static void ask(struct terminal *terminal, const struct run_event *event) {
     ASSERT(status == 0);
 }
 
-static void keep_model(struct terminal *terminal, const struct run_event *event) {
-    (void)snprintf(
-        terminal->model,
-        sizeof terminal->model,
-        "model %.*s, %s; another one: hearth run --model DIR",
-        (int)(event->model.length > 300 ? 300 : event->model.length),
-        event->model.data,
-        event->engine->backend
-    );
-}
-
 static void saw_event(void *context, const struct run_event *event) {
     struct terminal *terminal = context;
-    if (event->type == RUN_SESSION) {
-        keep_model(terminal, event);
-    } else if (event->type == RUN_ASK) {
+    if (event->type == RUN_ASK) {
         ask(terminal, event);
     } else if (event->type == RUN_DECISION || event->type == RUN_TURN) {
         terminal_end_question(terminal);

@@ -8,7 +8,6 @@
 enum terminal_command_type {
     TERMINAL_RUN, /* goes to the loop: run_command */
     TERMINAL_HELP,
-    TERMINAL_MODEL,
     TERMINAL_THINKING
 };
 

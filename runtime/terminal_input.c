@@ -89,8 +89,6 @@ static void run_local(struct terminal *terminal, const struct terminal_command *
         if (is_ok(terminal_help(&text, NULL))) {
             terminal_say(terminal, buffer_text(&text));
         }
-    } else if (command->type == TERMINAL_MODEL) {
-        terminal_say(terminal, terminal->model);
     } else {
         display_toggle_thinking(terminal->options.display);
     }

@@ -12,7 +12,6 @@
 #include "sandbox/beneath.h"
 #include <uv.h>
 
-#define TERMINAL_MODEL_BYTES 400
 
 struct terminal {
     struct run_front front;
@@ -40,7 +39,6 @@ struct terminal {
     struct buffer draft; /* what was typed when the question came */
     int64_t escape_ms, interrupt_ms;
     int interrupts; /* on end */
-    char model[TERMINAL_MODEL_BYTES];
     struct buffer rows; /* scratch of the prompt */
 
     /* On a worker: a line for the history. Further ones wait, each ended by a NUL. */

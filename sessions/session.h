@@ -349,6 +349,9 @@ struct session_fork_begin {
     struct view workspace; /* of the new one; "": the same */
     struct view worktree_of;
     struct view program_version;
+    /* Another model: the first turn of the new session then has to begin a context of its own. "": the
+     * one of the session in which the turn was made. */
+    struct view model, model_digest, backend, numerics_version;
 };
 
 /* The new session is stopped and can be resumed. Expected errors beside those of all appends:
@@ -372,7 +375,8 @@ struct session_rewind_begin {
     struct view commit_after;  /* what the workspace was restored to */
 };
 
-/* Of a running session or one that has ended. Expected errors as of session_fork. */
+/* Of a running session or one that has ended. Expected errors as of session_fork; INVALID_INPUT: the turn
+ * was made by another model. */
 MUST_CHECK result session_rewind(
     struct session_store *store, const struct session_rewind_begin *begin, struct error *error
 );

@@ -221,6 +221,7 @@ result session_last_whole_turn(
 static result copy_session(
     struct session_store *store,
     const struct session_fork_begin *begin,
+    int64_t turn,
     const struct session_id *id,
     struct error *error
 ) {
@@ -232,10 +233,14 @@ static result copy_session(
         " model_digest, backend, numerics_version, program_version, seed, temperature, top_p,"
         " effort, settings, time_ms_max, tokens_max, window_mode, commit_before, commit_after,"
         " worktree_of, verdict, stop_reason)"
-        " SELECT ?2, ?8, ?3, ?3, task, iif(?4 = '', workspace, ?4), model, model_digest, backend,"
-        " numerics_version, ?5, seed, temperature, top_p, effort, settings, time_ms_max,"
-        " tokens_max, window_mode, ?6, ?6, iif(?4 = '', worktree_of, ?7), 'not gone on yet', 'fork'"
-        " FROM session WHERE id = ?1",
+        " SELECT ?2, ?8, ?3, ?3, s.task, iif(?4 = '', s.workspace, ?4), iif(?10 = '', m.model, "
+        "?10),"
+        " iif(?10 = '', m.model_digest, ?11), iif(?10 = '', m.backend, ?12), iif(?10 = '',"
+        " m.numerics_version, ?13), ?5, s.seed, s.temperature, s.top_p, s.effort, s.settings,"
+        " s.time_ms_max, s.tokens_max, s.window_mode, ?6, ?6, iif(?4 = '', s.worktree_of, ?7),"
+        " 'not gone on yet', 'fork' FROM session s JOIN turn t ON t.number = ?9"
+        " JOIN agent a ON a.number = t.agent JOIN session m ON m.number = a.session"
+        " WHERE s.id = ?1",
         error
     ));
     statement_bind_text(&s, 1, id_view(&begin->session));
@@ -246,6 +251,12 @@ static result copy_session(
     statement_bind_text(&s, 6, begin->commit);
     statement_bind_text(&s, 7, begin->worktree_of);
     statement_bind_i64(&s, 8, SESSION_STOPPED);
+    statement_bind_i64(&s, 9, turn);
+    const struct view model[] = {
+        begin->model, begin->model_digest, begin->backend, begin->numerics_version};
+    for (size_t i = 0; i < COUNT_OF(model); i++) {
+        statement_bind_text(&s, 10 + (int)i, model[i]);
+    }
     return statement_run_once(&s, "the session to fork does not exist", error);
 }
 
@@ -290,7 +301,7 @@ static result fork_in_batch(
     TRY(find_agent(store, &begin->session, NULL, &agent, error));
     TRY(require_whole(store, agent, begin->index, &turn, error));
     TRY(session_id_create(out, &store->clock, error));
-    TRY(copy_session(store, begin, out, error));
+    TRY(copy_session(store, begin, turn.number, out, error));
     return copy_agent(store, agent, &turn, out, error);
 }
 
@@ -318,6 +329,38 @@ result session_fork(
 
 /* ---- rewinds ---------------------------------------------------------------------------------- */
 
+/* A session that goes on under another model cannot go back to what was written by the one before. */
+static result require_same_model(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct turn_at *turn,
+    int64_t index,
+    struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        store,
+        "SELECT 1 FROM turn t JOIN agent a ON a.number = t.agent JOIN session m ON m.number ="
+        " a.session WHERE t.number = ?1 AND m.model_digest IS NOT"
+        " (SELECT model_digest FROM session WHERE id = ?2)",
+        error
+    ));
+    statement_bind_i64(&s, 1, turn->number);
+    statement_bind_text(&s, 2, id_view(session));
+    bool found = false;
+    TRY(statement_step(&s, &found, error));
+    if (found) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "turn %lld was made by another model: fork it instead",
+            (long long)index + 1
+        );
+    }
+    return OK;
+}
+
 static result append_rewind(
     struct session_store *store, const struct session_rewind_begin *begin, struct error *error
 ) {
@@ -331,6 +374,7 @@ static result append_rewind(
             "rewind of session %s",
             begin->session.text
         );
+        TRY(require_same_model(store, &begin->session, &turn, begin->index, error));
     }
     CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
     TRY(statement_begin(

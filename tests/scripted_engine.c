@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#define OTHERS_MAX     4
 #define SEQUENCES_MAX  8
 #define TURNS_MAX      4096
 #define EVENTS_MAX     4096
@@ -40,7 +41,9 @@ struct scripted_engine {
     struct json_document *script;
     FILE *log;
     struct text_model model;
-    bool is_open;
+    struct text_model others[OTHERS_MAX]; /* [other_count] further ones, beside or after it */
+    size_t other_count;
+    int open_count;              /* engines that a run holds: they share what is played */
     struct scripted_turn *turns; /* [turn_count], and one more: the last text */
     size_t turn_count, turn_next, fork_next;
     int64_t delay_us, context_max;
@@ -527,24 +530,9 @@ static void port_destroy(void *context, uint64_t id) {
 
 /* ---- life ----------------------------------------------------------------------------------- */
 
-static result scripted_open(
-    void *context,
-    const struct run_engine_request *request,
-    struct run_engine_parts *out,
-    struct error *error
+static void fill_parts(
+    struct scripted_engine *engine, const struct text_model *model, struct run_engine_parts *out
 ) {
-    struct scripted_engine *engine = context;
-    ASSERT(!engine->is_open);
-    TRY(text_model_open(request->engine.model_directory, &engine->model, error));
-    TRY(parse_turns(engine, error));
-    if (request->engine.context_max > 0) {
-        engine->context_max = request->engine.context_max;
-    }
-    engine->wake = request->engine.wake;
-    engine->wake_context = request->engine.wake_context;
-    int status = pthread_create(&engine->thread, NULL, scripted_main, engine);
-    ASSERT(status == 0);
-    engine->is_open = true;
     *out = (struct run_engine_parts){
         .ports =
             {.context = engine,
@@ -559,32 +547,73 @@ static result scripted_open(
              .create = port_create,
              .fork = port_fork,
              .destroy = port_destroy},
-        .tokenizer = engine->model.tokenizer,
-        .wording = engine->model.wording,
+        .tokenizer = model->tokenizer,
+        .wording = model->wording,
         .info =
             {.model_name = "scripted",
              .model_digest = "0000000000000000000000000000000000000000000000000000000000000000",
              .backend = "scripted",
              .root_lineage = "00",
              .numerics = 1,
-             .vocabulary = (int32_t)tokenizer_vocabulary_size(engine->model.tokenizer),
+             .vocabulary = (int32_t)tokenizer_vocabulary_size(model->tokenizer),
              .context_max = (int32_t)engine->context_max,
              .eos_id = END_ID,
              .kv_bytes_per_token = 890},
         .sampling = {.temperature = 1.0, .top_p = 0.95},
     };
+}
+
+/* A second model: its own tokenizer, wording and digest. */
+static result scripted_open_other(
+    struct scripted_engine *engine,
+    const struct run_engine_request *request,
+    struct run_engine_parts *out,
+    struct error *error
+) {
+    struct text_model model = {0};
+    TRY(text_model_open(request->engine.model_directory, &model, error));
+    request->say(request->say_context, view_of_text("memory: none"));
+    ASSERT(engine->other_count < OTHERS_MAX);
+    engine->others[engine->other_count++] = model;
+    engine->open_count++;
+    fill_parts(engine, &engine->others[engine->other_count - 1], out);
+    int digit = '0' + (int)engine->other_count;
+    memset(out->info.model_digest, digit, strlen(out->info.model_digest));
+    return port_create(engine, &out->sequence, error);
+}
+
+static result scripted_open(
+    void *context,
+    const struct run_engine_request *request,
+    struct run_engine_parts *out,
+    struct error *error
+) {
+    struct scripted_engine *engine = context;
+    if (engine->open_count > 0) {
+        return scripted_open_other(engine, request, out, error);
+    }
+    TRY(text_model_open(request->engine.model_directory, &engine->model, error));
+    TRY(parse_turns(engine, error));
+    if (request->engine.context_max > 0) {
+        engine->context_max = request->engine.context_max;
+    }
+    engine->wake = request->engine.wake;
+    engine->wake_context = request->engine.wake_context;
+    int status = pthread_create(&engine->thread, NULL, scripted_main, engine);
+    ASSERT(status == 0);
+    engine->open_count = 1;
+    fill_parts(engine, &engine->model, out);
     return port_create(engine, &out->sequence, error);
 }
 
 static void scripted_close(void *context) {
     struct scripted_engine *engine = context;
-    if (engine->is_open) {
+    if (engine->open_count > 0 && --engine->open_count == 0) {
         (void)pthread_mutex_lock(&engine->lock);
         engine->is_closing = true;
         (void)pthread_cond_broadcast(&engine->changed);
         (void)pthread_mutex_unlock(&engine->lock);
         (void)pthread_join(engine->thread, NULL);
-        engine->is_open = false;
     }
 }
 
@@ -628,6 +657,9 @@ void scripted_engine_destroy(struct scripted_engine *engine) {
     free(engine->turns);
     free(engine->events);
     text_model_close(&engine->model);
+    for (size_t i = 0; i < engine->other_count; i++) {
+        text_model_close(&engine->others[i]);
+    }
     json_destroy(engine->script);
     if (engine->log != NULL) {
         (void)fclose(engine->log);

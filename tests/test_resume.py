@@ -199,7 +199,8 @@ def test_a_cut_turn_is_sampled_again_or_stays_when_the_user_speaks():
         shutil.rmtree(scratch.work)
         scratch.work.mkdir()
         scratch.demo(DEMO)
-        resume(scratch, "Stop. Only say yes.", "--max-turns", "1")
+        # Made anew, the workspace is another directory, unless a person names it.
+        resume(scratch, "Stop. Only say yes.", "--max-turns", "1", "-C", str(scratch.work))
         tree = tree_of(scratch)
         ids = context_ids(before)
         assert context_ids(tree)[:len(ids)] == ids

@@ -236,7 +236,7 @@ def test_a_wrong_command_is_not_sent_and_the_nearest_is_named():
             screen.enter("/etc/passwd is what?")  # a path, so a message
             screen.wait("one", "task: /etc/passwd is what?")
             screen.enter("/model")
-            screen.wait("scripted; another one: hearth run")
+            screen.wait("scripted; another one: /model DIR")
             screen.enter("/quit")
             screen.ended()
 
