@@ -4,10 +4,12 @@
 #   kernels/cuda/check.sh                every op against the CPU backend, and its identity; a fault
 #   kernels/cuda/check.sh sanitize       the same at cut shapes under compute-sanitizer's four tools
 #   kernels/cuda/check.sh bench          microseconds of every op beside its floor
+#   kernels/cuda/check.sh compare FLAGS  the same beside those of a module built with further flags of nvcc, kept
+#                                        in build/cuda/variant, which is checked first
 #   kernels/cuda/check.sh [PART] --only OP --seed S ...   passes options on to check_ops
-# CHECK_MODULE=libhearth_cuda.so takes a module that was built elsewhere; CHECK_TOOLS names other
-# sanitizer tools than all, CHECK_SECONDS another limit for each (150), CHECK_FLAGS further flags of nvcc
-# (with a CHECK_BUILD of their own).
+# CHECK_MODULE=libhearth_cuda.so takes a module that was built elsewhere; CHECK_TOOLS and CHECK_OPS name other
+# sanitizer tools and ops than all, CHECK_SECONDS another limit for each (150); CHECK_FLAGS are further flags
+# of nvcc (with a CHECK_BUILD of their own).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PATH=$PATH:/usr/local/cuda/bin
@@ -17,6 +19,11 @@ case "${1:-}" in
 check | sanitize | bench)
     part=$1
     shift
+    ;;
+compare)
+    part=$1
+    flags=$2
+    shift 2
     ;;
 esac
 build=${CHECK_BUILD:-build/cuda/check}
@@ -105,13 +112,30 @@ sanitize() {
     export build program
     # the slow ones first
     for tool in ${CHECK_TOOLS:-racecheck memcheck initcheck synccheck}; do
-        for op in linear experts attention index_select stream_mix compress_pool entry_store \
+        for op in ${CHECK_OPS:-linear experts attention index_select stream_mix compress_pool entry_store \
             embed stream_collapse stream_update norm quantize rope_table rotate window_pack \
-            window_commit index_quantize route engram_gather engram_gate keep_rows machine; do
+            window_commit index_quantize route engram_gather engram_gate keep_rows machine}; do
             echo "$tool $op${*:+ $*}" # no blank at the end: xargs would join it to the next line
         done
     done | xargs -P "$(nproc)" -L 1 bash -c 'sanitize_one "$@"' _ || status=1
     return $status
+}
+
+# Two columns of microseconds for each op and shape: this module's, and the variant's.
+compare() {
+    local variant=build/cuda/variant
+    CHECK_MODULE='' CHECK_FLAGS=$flags CHECK_BUILD=$variant kernels/cuda/check.sh >"$variant.check.log" 2>&1 ||
+        { grep -E '^FAILED|error' "$variant.check.log" | head -20 && return 1; }
+    grep -E 'checks, .* failed' "$variant.check.log"
+    "$program" --bench "$@" >"$build/bench.log"
+    "$variant/check_ops" --bench "$@" >"$variant.bench.log"
+    awk '$1 == "bench" {
+            for (us = 2; us < NF && $us != "us"; us++) {}
+            name = $2
+            for (i = 3; i < us - 1; i++) { name = name " " $i }
+            if (NR == FNR) { own[name] = $(us - 1); floor[name] = $(us + 2); next }
+            printf "%-52s %9.2f %9.2f  floor %8.2f\n", name, own[name], $(us - 1), floor[name]
+        }' "$build/bench.log" "$variant.bench.log"
 }
 
 is_built || build
@@ -124,4 +148,5 @@ check)
     ;;
 sanitize) sanitize "$@" ;;
 bench) "$program" --bench "$@" ;;
+compare) compare "$@" ;;
 esac

@@ -87,8 +87,8 @@ const char *cuda_op_name(enum cuda_op op);
 void cuda_keep_fault(struct cuda *cuda, enum cuda_op op, cudaError_t status);
 
 /* 1: a kernel's blocks come onto the device while the one before it still runs, and wait there until all
- * it wrote is to be seen (programmatic dependent launch, 9.0 and later). Not measured yet: check.sh builds
- * such a module with CHECK_FLAGS=-DCUDA_OVERLAP=1. Architectures before take the same code without it. */
+ * it wrote is to be seen (programmatic dependent launch, 9.0 and later). Not measured yet (NOTES.md):
+ * check.sh compare -DCUDA_OVERLAP=1. Architectures before take the same code without it. */
 #ifndef CUDA_OVERLAP
 #define CUDA_OVERLAP 0
 #endif
@@ -98,7 +98,11 @@ void cuda_keep_fault(struct cuda *cuda, enum cuda_op op, cudaError_t status);
 #if !defined(CUDA_EMULATION) && CUDA_OVERLAP
 #define CUDA_LAUNCH(cuda, op, kernel, grid, block, shared, ...)                                    \
     do {                                                                                           \
-        cudaLaunchConfig_t launch_ = {(grid), (block), (size_t)(shared), (cuda)->stream};          \
+        cudaLaunchConfig_t launch_ = {};                                                           \
+        launch_.gridDim = (grid);                                                                  \
+        launch_.blockDim = (block);                                                                \
+        launch_.dynamicSmemBytes = (size_t)(shared);                                               \
+        launch_.stream = (cuda)->stream;                                                           \
         cudaLaunchAttribute overlap_ = {};                                                         \
         overlap_.id = cudaLaunchAttributeProgrammaticStreamSerialization;                          \
         overlap_.val.programmaticStreamSerializationAllowed = 1;                                   \

@@ -358,16 +358,11 @@ __global__ void __launch_bounds__(THREADS)
     int32_t row = (int32_t)blockIdx.x / groups;
     int32_t head = (int32_t)blockIdx.x % groups * (M_TILES * TILE);
     fetch_query<M_TILES>(&op, &plan, shared, row, head);
-    int32_t segment = find_segment(&op.segments, row, (volatile int32_t *)(shared + plan.factors));
-    if (segment < 0) {
+    if (!list_keys(&op, &plan, shared, row)) {
         copy_async_wait<0>();
         return;
     }
-    struct key_list *list = (struct key_list *)(shared + plan.list);
-    if (thread_index() == 0) {
-        *list = keys_of(&op, &plan, row, segment);
-    }
-    __syncthreads();
+    const struct key_list *list = (const struct key_list *)(shared + plan.list);
     int32_t total = list->total;
     struct softmax softmax = {-1e30F, 0.0F};
     struct value_sums<M_TILES> sums = {};

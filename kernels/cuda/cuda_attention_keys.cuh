@@ -90,6 +90,39 @@ keys_of(const struct attention_op *op, const struct attention_plan *plan, int32_
     return list;
 }
 
+/* Writes the row's list of keys into shared memory; false: the row is in no segment. When sequences decode, a
+ * row's segment has its number, and all about it comes in one round trip. Barriers inside. */
+__device__ __forceinline__ bool list_keys(
+    const struct attention_op *op,
+    const struct attention_plan *plan,
+    unsigned char *shared,
+    int32_t row
+) {
+    struct key_list *list = (struct key_list *)(shared + plan->list);
+    volatile int32_t *found = (volatile int32_t *)(shared + plan->factors);
+    if (thread_index() == 0) {
+        int32_t guess = min(row, op->segments.count - 1);
+        const struct row_segment *segment = &op->segments.device[guess];
+        bool is_inside = row >= segment->row && row < segment->row + segment->count;
+        *list = keys_of(op, plan, row, guess);
+        *found = is_inside ? guess : -1;
+    }
+    __syncthreads();
+    bool is_right = *found >= 0;
+    if (!is_right) {
+        __syncthreads(); // all have looked
+        int32_t segment = find_segment(&op->segments, row, found);
+        if (segment < 0) {
+            return false;
+        }
+        if (thread_index() == 0) {
+            *list = keys_of(op, plan, row, segment);
+        }
+        __syncthreads();
+    }
+    return true;
+}
+
 __device__ __forceinline__ const uint8_t *record_of(
     const struct attention_op *op,
     const struct attention_plan *plan,

@@ -58,11 +58,35 @@ linear_store(const struct linear_job *job, int32_t row, int32_t column, float va
     }
 }
 
+/* What linear_few reads first. */
+template <enum dtype W, int M>
+__device__ __forceinline__ void
+linear_few_prefetch(const struct linear_job *job, int32_t tiles_per_block) {
+#if CUDA_OVERLAP
+    int32_t warp = (int32_t)threadIdx.x / WARP;
+    int32_t tiles_per_group = (job->out + M - 1) / M;
+    int32_t tile = (int32_t)blockIdx.x * tiles_per_block + warp / job->slices;
+    int32_t first = warp % job->slices * job->slice;
+    if (tile < tiles_per_group * job->groups) {
+#pragma unroll
+        for (int32_t i = 0; i < M; i += 8) {
+            int32_t output = tile % tiles_per_group * M + (int32_t)threadIdx.x % WARP / 4 + i;
+            int32_t row = tile / tiles_per_group * job->out + min(output, job->out - 1);
+            product_prefetch<W>(&job->weight, row, first, min(first + job->slice, job->in));
+        }
+    }
+#else
+    (void)job;
+    (void)tiles_per_block;
+#endif
+}
+
 /* Grid: tiles of M outputs (8 or 16) over all groups, `tiles_per_block` a block of tiles_per_block x
  * slices warps. Shared memory: a float for each (warp, row, output). */
 template <enum dtype W, enum dtype X, int M, int NT>
 __global__ void __launch_bounds__(FEW_WARPS *WARP)
     linear_few(struct mark mark, struct linear_job job, int32_t tiles_per_block) {
+    linear_few_prefetch<W, M>(&job, tiles_per_block);
     MARK(mark);
     DYNAMIC_SHARED(shared);
     float *partial = reinterpret_cast<float *>(shared); // [tiles][slices][8 NT rows][M]
@@ -216,6 +240,25 @@ __device__ __forceinline__ void linear_middle_chunk(
     }
 }
 
+/* What linear_middle reads first. */
+template <enum dtype W, class Shape>
+__device__ __forceinline__ void linear_middle_prefetch(const struct linear_job *job) {
+#if CUDA_OVERLAP
+    int32_t tiles_per_group = (job->out + Shape::OUTPUTS - 1) / Shape::OUTPUTS;
+    int32_t output = (int32_t)blockIdx.y % tiles_per_group * Shape::OUTPUTS;
+    output += (int32_t)threadIdx.x / 4 * Shape::OWN;
+    int32_t first = (int32_t)blockIdx.z * job->slice;
+#pragma unroll
+    for (int32_t i = 0; i < Shape::OWN; i++) {
+        int32_t row = (int32_t)blockIdx.y / tiles_per_group * job->out;
+        row += min(output + i, job->out - 1);
+        product_prefetch<W>(&job->weight, row, first, min(first + job->slice, job->in));
+    }
+#else
+    (void)job;
+#endif
+}
+
 /* Grid: x tiles of MIDDLE_ROWS, y tiles of the shape's OUTPUTS over all groups, z slices; or, when there
  * are several and the block WALKS them, 1. Rows vary fastest, as in linear_tiled. `out` is a multiple of
  * four: a lane group's adjacent outputs share an FP8 weight's scales. Shared memory: two buffers of a
@@ -224,6 +267,7 @@ template <enum dtype W, enum dtype X, int MT, int WARPS, bool WALKS>
 __global__ void __launch_bounds__(WARPS *WARP, middle_shape<W, MT, WARPS, WALKS>::BLOCKS)
     linear_middle(struct mark mark, struct linear_job job) {
     using shape = struct middle_shape<W, MT, WARPS, WALKS>;
+    linear_middle_prefetch<W, shape>(&job);
     MARK(mark);
     DYNAMIC_SHARED(shared);
     constexpr bool BY_BYTES = PRODUCT_BY_BYTES<W, X>;

@@ -67,6 +67,18 @@ __device__ __forceinline__ struct product_row product_at(struct product_row row,
     return row;
 }
 
+/* Four lanes ask for the beginning of columns [first, last) of a weight's row. No kernel writes weights, so
+ * they may come while the kernel before still runs. */
+template <enum dtype W>
+__device__ __forceinline__ void
+product_prefetch(const struct weight *weight, int32_t row, int32_t first, int32_t last) {
+    constexpr int32_t BITS = W == DTYPE_BF16 ? 16 : W == DTYPE_FP8 ? 8 : 4;
+    int32_t at = (int32_t)threadIdx.x % 4 * 128; // bytes of a line
+    if (at < (last - first) * BITS / 8) {
+        prefetch_line(product_at<W>(product_weight_row<W>(weight, row), first).data + at);
+    }
+}
+
 /* 16 values of a row as memory has them: FP8 four words, FP4 two, BF16 eight. */
 template <enum dtype T> struct product_codes {
     static constexpr int WORDS = T == DTYPE_BF16 ? 8 : (T == DTYPE_FP8 ? 4 : 2);
