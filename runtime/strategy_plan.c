@@ -180,6 +180,36 @@ static void order_workers(struct plan *plan, struct strategy_orders *orders) {
 
 /* ---- steps ------------------------------------------------------------------------------------- */
 
+static void
+whole_verified(struct plan *plan, const struct swarm *swarm, struct strategy_orders *orders) {
+    const struct swarm_node *root = swarm_node(swarm, SWARM_ROOT);
+    bool is_refused = root->outcome == SWARM_FAILED;
+    if (!is_refused || !swarm_can_start(swarm)) {
+        strategy_end(orders, SWARM_ROOT, "the parts are merged, in %d plans", plan->plans);
+        return;
+    }
+    remember(
+        plan, "does not pass the verifier", view_of_text("the whole"), buffer_view(&root->detail)
+    );
+    if (order_integrator(
+            plan,
+            orders,
+            TAG_WHOLE,
+            SWARM_NONE,
+            "The parts of the task are merged in your directory, but the verifier refuses the "
+            "whole. Make "
+            "it pass. What it said:\n",
+            buffer_view(&root->detail)
+        )) {
+        return;
+    }
+    if (plan->plans < PLANS_MAX) {
+        order_planner(plan, swarm, orders);
+        return;
+    }
+    strategy_end(orders, SWARM_ROOT, "the parts are merged, and the whole does not pass");
+}
+
 /* Tasks that need each other are at an end; a new plan, or the whole as it is. */
 static void
 tasks_over(struct plan *plan, const struct swarm *swarm, struct strategy_orders *orders) {
@@ -192,7 +222,11 @@ tasks_over(struct plan *plan, const struct swarm *swarm, struct strategy_orders 
         order_planner(plan, swarm, orders);
     } else if (swarm_class(swarm, SWARM_ROOT) > 0) {
         plan->is_whole = true;
-        strategy_order(orders, STRATEGY_ORDER_VERIFY, SWARM_ROOT);
+        if (swarm_node(swarm, SWARM_ROOT)->verify == SWARM_VERIFY_DONE) {
+            whole_verified(plan, swarm, orders); /* nothing was merged since */
+        } else {
+            strategy_order(orders, STRATEGY_ORDER_VERIFY, SWARM_ROOT);
+        }
     } else {
         strategy_end(
             orders,
@@ -301,36 +335,6 @@ static void worker_merged(
     }
     set_step(plan, merged->tag, TASK_FAILED);
     remember(plan, "could not be merged", name_of(plan, merged->tag), buffer_view(&merged->detail));
-}
-
-static void
-whole_verified(struct plan *plan, const struct swarm *swarm, struct strategy_orders *orders) {
-    const struct swarm_node *root = swarm_node(swarm, SWARM_ROOT);
-    bool is_refused = root->outcome == SWARM_FAILED;
-    if (!is_refused || !swarm_can_start(swarm)) {
-        strategy_end(orders, SWARM_ROOT, "the parts are merged, in %d plans", plan->plans);
-        return;
-    }
-    remember(
-        plan, "does not pass the verifier", view_of_text("the whole"), buffer_view(&root->detail)
-    );
-    if (order_integrator(
-            plan,
-            orders,
-            TAG_WHOLE,
-            SWARM_NONE,
-            "The parts of the task are merged in your directory, but the verifier refuses the "
-            "whole. Make "
-            "it pass. What it said:\n",
-            buffer_view(&root->detail)
-        )) {
-        return;
-    }
-    if (plan->plans < PLANS_MAX) {
-        order_planner(plan, swarm, orders);
-        return;
-    }
-    strategy_end(orders, SWARM_ROOT, "the parts are merged, and the whole does not pass");
 }
 
 /* ---- the table --------------------------------------------------------------------------------- */

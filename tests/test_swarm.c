@@ -179,6 +179,24 @@ static void fork_answers_when_all_have_ended(void **state) {
     assert_true(desk_node(desk, 2)->is_read);
 }
 
+static void children_are_told_number_share_and_brief(void **state) {
+    struct desk *desk = *state;
+    desk_asked(
+        desk,
+        1,
+        (struct swarm_ask
+        ){.type = SWARM_ASK_FORK, .briefs = two_briefs, .brief_count = 2, .time_ms = 30000}
+    );
+    assert_true(is_ok(swarm_start_text(desk->swarm, 3, desk->now_ms, &desk->text, NULL)));
+    assert_string_equal(
+        buffer_text(&desk->text),
+        "You are agent-3, number 2 of 2 that work beside each other. Your share of the budget: 30 "
+        "s, "
+        "13333 tokens. You work in a directory of your own; what you change there and your last "
+        "message are your result.\n\nright\n"
+    );
+}
+
 static void fork_for_the_first_passing_cancels_the_rest(void **state) {
     struct desk *desk = *state;
     desk_asked(
@@ -418,6 +436,7 @@ int main(void) {
         VERB_TEST(numbers_out_of_range_are_refused_by_name),
         VERB_TEST(names_are_checked_and_unique),
         VERB_TEST(fork_answers_when_all_have_ended),
+        VERB_TEST(children_are_told_number_share_and_brief),
         VERB_TEST(fork_for_the_first_passing_cancels_the_rest),
         VERB_TEST(waits_end_by_timeout_message_and_end),
         VERB_TEST(waiting_again_and_again_is_no_circle),

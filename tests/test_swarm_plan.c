@@ -161,6 +161,40 @@ static void whole_that_does_not_pass_is_integrated(void **state) {
     desk_close(&desk);
 }
 
+static void integrators_that_fail_bring_another_plan(void **state) {
+    (void)state;
+    struct desk desk;
+    open_plan(&desk, true);
+    work_and_merge(&desk);
+    desk_verified(&desk, SWARM_ROOT, SWARM_VERIFIED_FAIL);
+    for (size_t node = 5; node <= 7; node++) {
+        assert_true(brief_says(&desk, node, "2 tests failed"));
+        desk_start_all(&desk);
+        desk_ended(&desk, node, SWARM_END_FAULT, "", 0);
+        assert_int_equal(desk_count(&desk, SWARM_DO_VERIFY), 0); /* nothing has changed */
+    }
+    assert_true(brief_says(&desk, 8, "- the whole does not pass the verifier: 2 tests failed"));
+    desk_start_all(&desk);
+    desk_ended(
+        &desk,
+        8,
+        SWARM_END_ANSWER,
+        "[{\"id\":\"a\",\"brief\":\"x\"},{\"id\":\"b\",\"brief\":\"y\"}]",
+        0
+    );
+    desk_start_all(&desk);
+    desk_ended(&desk, 9, SWARM_END_ANSWER, "", 2);
+    desk_merged(&desk, 9, SWARM_MERGE_OK);
+    desk_event(&desk, (struct swarm_event){.type = SWARM_INTERRUPT});
+    desk_ended(&desk, 10, SWARM_END_CANCEL, "", 0);
+    assert_true(swarm_is_finished(desk.swarm));
+    assert_int_equal(swarm_result(desk.swarm)->node, SWARM_ROOT);
+    assert_int_equal(
+        swarm_result(desk.swarm)->outcome, SWARM_UNVERIFIED
+    ); /* it is another tree now */
+    desk_close(&desk);
+}
+
 static void conflict_starts_an_integrator_that_sees_both(void **state) {
     (void)state;
     struct desk desk;
@@ -244,6 +278,7 @@ int main(void) {
         cmocka_unit_test(tasks_are_done_as_they_need_each_other),
         cmocka_unit_test(without_a_verifier_the_merged_parts_are_the_result),
         cmocka_unit_test(whole_that_does_not_pass_is_integrated),
+        cmocka_unit_test(integrators_that_fail_bring_another_plan),
         cmocka_unit_test(conflict_starts_an_integrator_that_sees_both),
         cmocka_unit_test(circle_is_planned_again_with_its_name_and_not_for_ever),
         cmocka_unit_test(failed_task_brings_a_plan_of_the_rest),
