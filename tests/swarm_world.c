@@ -65,6 +65,9 @@ static void event_of_work(struct world *world, const struct swarm_event *event) 
         world->has_passed =
             world->has_passed || (event->verdict == SWARM_VERIFIED_PASS && !world->was_ending);
     } else if (event->type == SWARM_MERGED) {
+        bool is_part = node->is_merged_now && node->merge_target == SWARM_ROOT &&
+                       event->merge == SWARM_MERGE_OK;
+        world->has_parts = world->has_parts || is_part;
         node->is_merged_now = false;
     } else if (event->type == SWARM_RANKED && world->is_ranking) {
         world->is_ranking = false;
@@ -275,6 +278,14 @@ static void merge_effect(struct world *world, const struct swarm_effect *effect)
             name_of(world, effect->target)
         );
     }
+    bool is_result =
+        swarm_is_ending(world->swarm) && swarm_result(world->swarm)->node == effect->node;
+    EXPECT(
+        world,
+        !is_result || !world->has_parts,
+        "%s, the result, is merged into parts of others: nobody has verified that",
+        name_of(world, effect->node)
+    );
     world->nodes[effect->node].is_merged_now = true;
     world->nodes[effect->node].merge_target = effect->target;
 }

@@ -40,7 +40,7 @@ struct world {
     struct world_message messages[WORLD_MESSAGES_MAX]; /* by number */
     size_t message_asked_to;                           /* of the SEND that is being asked */
     size_t starts, verifications;
-    bool is_ranking, is_finished, was_ending, has_passed;
+    bool is_ranking, is_finished, was_ending, has_passed, has_parts;
     int64_t rank_tokens_max;
     int64_t tokens;    /* spent in all */
     int64_t overspent; /* beyond what was allowed, by agents that do not keep to it */
