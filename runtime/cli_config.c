@@ -5,6 +5,9 @@
 
 #define OVERRIDES_MAX 64
 #define COLUMN_KEY    "%-26s"
+/* Behind the key and "[". */
+#define LIST_INDENT    "                            "
+#define LIST_BYTES_MAX 43 /* what an origin "default" leaves of 80 columns */
 
 #define CONFIG_OPTION                                                                              \
     { "config", 0, "FILE", "the user's file (default: $XDG_CONFIG_HOME/hearth/config.json)" }
@@ -108,17 +111,65 @@ result cli_state(
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
+/* What counts where nobody says anything and the value alone does not tell; null: it does. */
+static const char *default_words(enum config_key key) {
+    static const struct {
+        enum config_key key;
+        const char *words;
+    } rows[] = {
+        {CONFIG_MODEL, "(the bundled one)"},
+        {CONFIG_EFFORT, "(the model's)"},
+        {CONFIG_CONTEXT, "(the model's)"},
+        {CONFIG_TOOLS_SET, "(the dialect's)"},
+        {CONFIG_TOOLS_DIALECT, "(the model's)"},
+        {CONFIG_BUDGET_TIME, "(no limit)"},
+        {CONFIG_BUDGET_TOKENS, "(no limit)"},
+        {CONFIG_BUDGET_CALLS, "(no limit)"},
+        {CONFIG_CACHE_DISK, "(16G, or a quarter of what is free)"},
+        {CONFIG_CACHE_HOURS, "(72)"},
+        {CONFIG_CACHE_WRITES, "(8G)"},
+        {CONFIG_CACHE_MEMORY, "(by the memory that is there)"},
+        {CONFIG_CACHE_SNAPSHOTS, "(a tenth of the memory)"},
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        if (rows[i].key == key) {
+            return rows[i].words;
+        }
+    }
+    return NULL;
+}
+
+/* A list that is too long for a line has a line for each entry. */
+static result put_list(struct view value, struct buffer *out, struct error *error) {
+    CLEANUP(json_cleanup) struct json_document *document = NULL;
+    TRY(json_parse(value, NULL, &document, error));
+    const char *before = "[";
+    for (struct json_value item = json_first(json_root(document)); json_type(item) != JSON_ABSENT;
+         item = json_next(item)) {
+        TRY(buffer_append_text(out, before, error));
+        TRY(buffer_append(out, json_raw(item), error));
+        before = ",\n" LIST_INDENT;
+    }
+    return buffer_append_text(out, "]", error);
+}
+
 static result
 put_key(const struct config *config, enum config_key key, struct buffer *out, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer value;
     struct json_writer writer;
     buffer_init(&value, BUFFER_CEILING_DEFAULT);
     json_writer_init(&writer, &value, error);
+    const char *words = config_is_set(config, key) ? NULL : default_words(key);
     config_value_write(config, key, &writer);
     TRY(json_writer_finish(&writer));
-    TRY(buffer_append_format(
-        out, error, COLUMN_KEY " %-24s  ", config_key_name(key), buffer_text(&value)
-    ));
+    const char *shown = words != NULL ? words : buffer_text(&value);
+    TRY(buffer_append_format(out, error, COLUMN_KEY " ", config_key_name(key)));
+    if (shown[0] == '[' && strlen(shown) > LIST_BYTES_MAX) {
+        TRY(put_list(buffer_view(&value), out, error));
+    } else {
+        TRY(buffer_append_format(out, error, "%-24s", shown));
+    }
+    TRY(buffer_append_text(out, "  ", error));
     TRY(config_origin_describe(&config->origins[key], out, error));
     return buffer_append_byte(out, '\n', error);
 }
@@ -310,6 +361,11 @@ static int show(const struct cli_arguments *arguments) {
         return status;
     }
     ASSERT(config != NULL);
+    config->state = buffer_text(&state); /* the place that it comes to */
+    if (cli_has(arguments, "state")) {
+        config->origins[CONFIG_STATE] =
+            (struct config_origin){.source = CONFIG_BY_OPTION, .name = "--state"};
+    }
     const char *name = arguments->word_count > 0 ? arguments->words[0] : NULL;
     bool is_found = true;
     result made;

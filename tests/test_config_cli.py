@@ -312,6 +312,18 @@ def test_a_key_a_group_or_a_server_is_shown():
             assert near is None or f"did you mean '{near}'?" in done.stderr.decode(), done
 
 
+def test_text_says_what_counts_without_a_file():
+    with Place() as place:
+        done = test_cli.check(place.hearth("config", "--state", "../state"), 0).stdout.decode()
+        lines = {line.split()[0]: line for line in done.splitlines() if not line.startswith(("#", " "))}
+        assert f'"{place.path}/state"  --state' in lines["state"] and "(no limit)" in lines["budget.time"], done
+        assert "null" not in done and '"default"' not in done, done
+        place.write({"budget": {"time": "9s"}})
+        assert "9000ms" in place.hearth("config").stdout.decode()
+        skills = [line for line in done.splitlines() if "/skills" in line]
+        assert len(skills) == 4 and all(line.index('"') == 28 for line in skills), skills
+
+
 def test_a_rule_for_no_tool_is_an_error():
     with Place() as place:
         for rule, near in (("Bash(git *)", "shell:PATTERN"), ("shel:git *", "shell"), ("mcp__x__*", "server 'x'")):
