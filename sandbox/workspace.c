@@ -270,7 +270,9 @@ void workspace_cleanup(struct workspace **workspace) {
 /* Directories still to visit, as paths below the root; and the entries found so far. */
 struct walk {
     struct workspace *workspace;
-    struct buffer directories; /* NUL after each; the last is visited first */
+    struct buffer directories; /* MARK_... and path, NUL after each; the last is visited first */
+    bool
+        rules_are_known; /* of the directory that is visited: what is ignored there was so last time */
     git_index *found;
     int64_t now_ns;
     struct workspace_snapshot *snapshot;
@@ -296,7 +298,12 @@ static void note_skipped(struct workspace_snapshot *snapshot, const char *path) 
     }
 }
 
+#define MARK_KNOWN   'k' /* all .gitignore above it are as the cache has them */
+#define MARK_CHANGED 'c'
+
 static result push_directory(struct walk *walk, const char *path, struct error *error) {
+    unsigned char mark = walk->rules_are_known ? MARK_KNOWN : MARK_CHANGED;
+    TRY(buffer_append_byte(&walk->directories, mark, error));
     return buffer_append(&walk->directories, view_of(path, strlen(path) + 1), error);
 }
 
@@ -310,8 +317,9 @@ static bool pop_directory(struct walk *walk, char path[PATH_BYTES_MAX]) {
     while (at > 0 && names->data[at - 1] != '\0') {
         at -= 1;
     }
-    ASSERT(names->length - at <= PATH_BYTES_MAX);
-    memcpy(path, names->data + at, names->length - at);
+    walk->rules_are_known = names->data[at] == MARK_KNOWN;
+    ASSERT(names->length - at - 1 <= PATH_BYTES_MAX);
+    memcpy(path, names->data + at + 1, names->length - at - 1);
     names->length = at;
     return true;
 }
@@ -340,8 +348,7 @@ static void fill_entry(git_index_entry *entry, const char *path, const struct st
 }
 
 /* Whether the cache knows this very file; its object is then taken over. */
-static bool take_cached(const struct walk *walk, git_index_entry *entry) {
-    const git_index_entry *known = git_index_get_bypath(walk->workspace->cache, entry->path, 0);
+static bool take_cached(const git_index_entry *known, git_index_entry *entry) {
     if (known == NULL || known->mode != entry->mode || known->ino != entry->ino ||
         known->dev != entry->dev || known->file_size != entry->file_size ||
         known->mtime.seconds != entry->mtime.seconds ||
@@ -388,11 +395,12 @@ static result add_file(
     const char *name,
     const char *path,
     const struct stat *about,
+    const git_index_entry *known,
     struct error *error
 ) {
     git_index_entry entry;
     fill_entry(&entry, path, about);
-    if (!take_cached(walk, &entry)) {
+    if (!take_cached(known, &entry)) {
         CLEANUP(buffer_deinit) struct buffer content;
         buffer_init(&content, (size_t)WORKSPACE_FILE_BYTES_MAX);
         if (!read_content(directory, name, about, &content)) {
@@ -429,6 +437,28 @@ static bool is_ignored(const struct walk *walk, const char *path, bool is_direct
     return git_ignore_path_is_ignored(&ignored, walk->workspace->ignore, text) == 0 && ignored != 0;
 }
 
+/* Whether what is ignored in a directory is what was so at the last snapshot: its .gitignore is the same. A
+ * link's target may have changed unseen. */
+static bool has_same_rules(const struct walk *walk, int directory, const char *path) {
+    char file[PATH_BYTES_MAX + 16];
+    struct stat about;
+    git_index_entry entry;
+    (void)snprintf(file, sizeof file, "%s%s.gitignore", path, path[0] != '\0' ? "/" : "");
+    const git_index_entry *known = git_index_get_bypath(walk->workspace->cache, file, 0);
+    if (fstatat(directory, ".gitignore", &about, AT_SYMLINK_NOFOLLOW) != 0) {
+        return errno == ENOENT && known == NULL;
+    }
+    fill_entry(&entry, file, &about);
+    return S_ISREG(about.st_mode) && take_cached(known, &entry);
+}
+
+/* Something below it was in the last snapshot. */
+static bool has_known(const struct walk *walk, const char *path) {
+    char prefix[PATH_BYTES_MAX + 2];
+    (void)snprintf(prefix, sizeof prefix, "%s/", path);
+    return git_index_find_prefix(NULL, walk->workspace->cache, prefix) == 0;
+}
+
 result workspace_check_time(const struct workspace *workspace, struct error *error) {
     int64_t until_ms = atomic_load_explicit(&workspace->until_ms, memory_order_relaxed);
     if (until_ms == INT64_MAX) {
@@ -455,7 +485,12 @@ static result look_at(
         note_skipped(walk->snapshot, name);
         return OK;
     }
-    if (strcasecmp(name, ".git") == 0 || is_ignored(walk, path, S_ISDIR(about.st_mode))) {
+    bool is_directory = S_ISDIR(about.st_mode);
+    const git_index_entry *known =
+        is_directory ? NULL : git_index_get_bypath(walk->workspace->cache, path, 0);
+    /* Asking libgit2 takes a stat for each directory above. */
+    bool was_held = walk->rules_are_known && (is_directory ? has_known(walk, path) : known != NULL);
+    if (strcasecmp(name, ".git") == 0 || (!was_held && is_ignored(walk, path, is_directory))) {
         return OK;
     }
     if (S_ISDIR(about.st_mode)) {
@@ -466,7 +501,7 @@ static result look_at(
         note_skipped(walk->snapshot, path);
         return OK;
     }
-    return add_file(walk, directory, name, path, &about, error);
+    return add_file(walk, directory, name, path, &about, known, error);
 }
 
 static result visit(struct walk *walk, const char *path, struct error *error) {
@@ -484,6 +519,7 @@ static result visit(struct walk *walk, const char *path, struct error *error) {
         note_skipped(walk->snapshot, name); // no permission, another file system, a symlink now
         return OK;
     }
+    walk->rules_are_known = walk->rules_are_known && has_same_rules(walk, dirfd(directory), path);
     for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
             TRY(look_at(walk, dirfd(directory), path, entry->d_name, error));
@@ -496,6 +532,7 @@ static result scan(struct walk *walk, git_oid *tree, struct error *error) {
     struct workspace *workspace = walk->workspace;
     TRY(workspace_read_cache(workspace, error));
     TRY_GIT(git_index_new(&walk->found), "snapshot");
+    walk->rules_are_known = true;
     TRY(push_directory(walk, "", error));
     char path[PATH_BYTES_MAX];
     while (pop_directory(walk, path)) {

@@ -368,6 +368,51 @@ static void files_that_no_snapshot_holds_are_never_overwritten(void **state) {
     shell("cd ws && grep -q x plain/sub/f");
 }
 
+/* What was in the last snapshot is not asked about again; so each way that rules can change. */
+static void rules_that_change_hold_for_files_that_are_known(void **state) {
+    (void)state;
+    static const struct {
+        const char *change;
+        size_t files;
+    } steps[] = {
+        {"mkdir -p a/b/c && echo x >a/b/c/f.o && echo x >a/b/g && echo x >a/h.o", 7},
+        {":", 7},
+        {"echo '*.o' >a/b/.gitignore", 7}, // less f.o, and itself
+        {":", 7},
+        {"echo 'g' >>a/b/.gitignore", 6},
+        {"echo '/a/b/' >.gitignore", 6},    // less .gitignore of a/b, and itself
+        {": >.gitignore", 7},               // a/b/.gitignore
+        {"mv a/b/.gitignore a/b/rules", 9}, // f.o and g come back, under another name
+        {"ln -s rules a/b/.gitignore",
+         8}, // f.o and g go, the link comes: rules are read through it
+        {"printf '*.o' >a/b/rules", 9},
+        {"rm a/b/.gitignore && echo 'b/' >a/.gitignore", 7},
+        {"rm a/.gitignore", 9},
+        {"rm -r a/b && echo x >a/b", 7},
+        {"rm a/b && mkdir a/b && echo x >a/b/f && echo 'b' >.gitignore", 6},
+    };
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        shell("cd ws && %s", steps[i].change);
+        struct workspace_snapshot taken = snapshot();
+        // A store of its own knows nothing, and asks about all.
+        shell("rm -rf store/b");
+        char directory[300], store[300];
+        (void)snprintf(directory, sizeof directory, "%s/ws", base);
+        (void)snprintf(store, sizeof store, "%s/store/b", base);
+        struct workspace *fresh = NULL;
+        struct workspace_snapshot whole;
+        assert_true(is_ok(workspace_open(directory, store, &fresh, NULL)));
+        assert_true(is_ok(workspace_take_snapshot(fresh, "x", &whole, NULL)));
+        workspace_close(fresh);
+        assert_int_equal(taken.files, whole.files);
+        assert_int_equal(taken.files, steps[i].files);
+        if (i % 4 == 1) {
+            (void)usleep(2100000); // so that the cache is trusted from here on
+            (void)snapshot();
+        }
+    }
+}
+
 static void snapshot_reads_only_what_changed(void **state) {
     (void)state;
     assert_true(snapshot().bytes_read > 0);
@@ -414,6 +459,7 @@ int main(void) {
         TEST(undo_refuses_what_somebody_else_changed),
         TEST(undo_is_refused_while_a_command_runs),
         TEST(files_that_no_snapshot_holds_are_never_overwritten),
+        TEST(rules_that_change_hold_for_files_that_are_known),
         TEST(snapshot_reads_only_what_changed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
