@@ -4,6 +4,7 @@
 #include "json.h"
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 
 struct span {
     uint32_t start;
@@ -39,6 +40,11 @@ static int peek(const struct scan *scan) {
     return scan->at < scan->document->length ? (unsigned char)scan->document->text[scan->at] : -1;
 }
 
+/* A byte offset as the code of an error. */
+static int place(size_t at) {
+    return at > INT_MAX ? INT_MAX : (int)at;
+}
+
 static void skip_blanks(struct scan *scan) {
     int c = peek(scan);
     while (c == ' ' || c == '\t' || c == '\n' || c == '\r') {
@@ -50,11 +56,19 @@ static void skip_blanks(struct scan *scan) {
 static result unexpected(const struct scan *scan, const char *wanted) {
     int c = peek(scan);
     if (c < 0) {
-        FAIL(scan->error, INVALID_INPUT, "JSON ends at byte %zu where %s is due", scan->at, wanted);
+        FAIL_FOREIGN(
+            scan->error,
+            INVALID_INPUT,
+            place(scan->at),
+            "JSON ends at byte %zu where %s is due",
+            scan->at,
+            wanted
+        );
     }
-    FAIL(
+    FAIL_FOREIGN(
         scan->error,
         INVALID_INPUT,
+        place(scan->at),
         "JSON has byte 0x%02x at offset %zu where %s is due",
         (unsigned)c,
         scan->at,
@@ -93,10 +107,18 @@ static result scan_escape(struct scan *scan) {
     unsigned unit = 0;
     scan->at += 1;
     if (c != 'u' || !take_hex4(scan, &unit)) {
-        FAIL(scan->error, INVALID_INPUT, "JSON has a bad escape at offset %zu", start);
+        FAIL_FOREIGN(
+            scan->error, INVALID_INPUT, place(start), "JSON has a bad escape at offset %zu", start
+        );
     }
     if (unit == 0) {
-        FAIL(scan->error, INVALID_INPUT, "JSON has U+0000 in a string at offset %zu", start);
+        FAIL_FOREIGN(
+            scan->error,
+            INVALID_INPUT,
+            place(start),
+            "JSON has U+0000 in a string at offset %zu",
+            start
+        );
     }
     if (unit < 0xD800U || unit > 0xDFFFU) {
         return OK;
@@ -109,7 +131,13 @@ static result scan_escape(struct scan *scan) {
         scan->at += 1;
     }
     if (!paired || !take_hex4(scan, &low) || low < 0xDC00U || low > 0xDFFFU) {
-        FAIL(scan->error, INVALID_INPUT, "JSON has a lone surrogate at offset %zu", start);
+        FAIL_FOREIGN(
+            scan->error,
+            INVALID_INPUT,
+            place(start),
+            "JSON has a lone surrogate at offset %zu",
+            start
+        );
     }
     return OK;
 }
@@ -120,12 +148,19 @@ static result scan_string(struct scan *scan) {
     for (;;) {
         int c = peek(scan);
         if (c < 0) {
-            FAIL(scan->error, INVALID_INPUT, "JSON string at offset %zu is not closed", start);
-        }
-        if (c < 0x20) {
-            FAIL(
+            FAIL_FOREIGN(
                 scan->error,
                 INVALID_INPUT,
+                place(start),
+                "JSON string at offset %zu is not closed",
+                start
+            );
+        }
+        if (c < 0x20) {
+            FAIL_FOREIGN(
+                scan->error,
+                INVALID_INPUT,
+                place(scan->at),
                 "JSON has control byte 0x%02x in a string at offset %zu",
                 (unsigned)c,
                 scan->at
@@ -409,7 +444,7 @@ result json_parse(
     }
     size_t valid = utf8_valid_prefix(text);
     if (valid != text.length) {
-        FAIL(error, INVALID_INPUT, "JSON is not UTF-8 at offset %zu", valid);
+        FAIL_FOREIGN(error, INVALID_INPUT, place(valid), "JSON is not UTF-8 at offset %zu", valid);
     }
     CLEANUP(json_cleanup) struct json_document *document = calloc(1, sizeof *document);
     if (document == NULL) {

@@ -40,7 +40,7 @@ struct json_limits {
 #define JSON_DEPTH_MAX  60U /* a few levels below what can be written, for what goes around it */
 
 /* Parses one value with optional surrounding blanks; keeps its own copy of the text. `limits` may
- * be null. Expected errors: INVALID_INPUT (with the byte offset), LIMIT, MEMORY. */
+ * be null. Expected errors: INVALID_INPUT (`foreign`: byte offset), LIMIT, MEMORY. */
 MUST_CHECK result json_parse(
     struct view text,
     const struct json_limits *limits,

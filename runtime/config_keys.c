@@ -429,10 +429,31 @@ static result take_group(struct config_layer *layer, struct json_value group, st
     return OK;
 }
 
+/* Names file, line and column of what is no JSON. */
+static result
+note_place(const struct config_layer *layer, struct view text, result failed, struct error *error) {
+    size_t at = error != NULL && error->foreign > 0 ? (size_t)error->foreign : 0;
+    size_t line = 1;
+    size_t column = 1;
+    if (failed.code != RESULT_INVALID_INPUT || at == 0) {
+        return error_note(error, failed, "%.300s", layer->name);
+    }
+    for (size_t i = 0; i < at && i < text.length; i++) {
+        bool is_end = text.data[i] == '\n';
+        bool begins = (text.data[i] & 0xC0) != 0x80; /* a character */
+        line += is_end ? 1 : 0;
+        column = is_end ? 1 : column + (begins ? 1 : 0);
+    }
+    return error_note(error, failed, "%.300s:%zu:%zu", layer->name, line, column);
+}
+
 result config_take_file(struct config_layer *layer, struct view text, struct error *error) {
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     const struct json_limits limits = {.bytes_max = CONFIG_FILE_BYTES_MAX, .depth_max = 16};
-    TRY_NOTE(error, json_parse(text, &limits, &document, error), "%.300s", layer->name);
+    result parsed = json_parse(text, &limits, &document, error);
+    if (is_failed(parsed)) {
+        return note_place(layer, text, parsed, error);
+    }
     struct json_value root = json_root(document);
     layer->first_line = 1;
     for (size_t i = 0; i < text.length && strchr(" \t\r\n", text.data[i]) != NULL; i++) {
