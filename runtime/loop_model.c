@@ -46,9 +46,35 @@ static void change_destroy(struct run_model_change *change) {
 
 /* ---- on a worker ---------------------------------------------------------------------------- */
 
+/* The conversation as the other model reads it has to leave room for an answer. */
+static result check_length(const struct run_model_change *change, struct error *error) {
+    const struct run *run = change->run;
+    const struct chat_conversation *conversation = agent_conversation(run->agent);
+    CLEANUP(token_list_deinit) struct token_list ids;
+    token_list_init(&ids, TOKEN_LIST_CEILING_DEFAULT);
+    const struct chat_request request = {
+        .messages = chat_conversation_messages(conversation),
+        .message_count = chat_conversation_count(conversation),
+        .options = agent_chat_options(run->agent),
+    };
+    TRY(chat_encode(&ids, change->model.encoder, &request, error));
+    if (ids.count >= (size_t)change->model.info.context_max) {
+        FAIL(
+            error,
+            LIMIT,
+            "for the other one the conversation has %zu tokens, and its context no more than %d: "
+            "/compact makes it shorter",
+            ids.count,
+            change->model.info.context_max
+        );
+    }
+    return OK;
+}
+
 static result work_record(struct run_model_change *change, struct error *error) {
     struct run *run = change->run;
     const struct run_options *options = run->options;
+    TRY(check_length(change, error));
     if (!change->has_session) {
         return OK;
     }

@@ -577,6 +577,8 @@ static result scripted_open_other(
     engine->others[engine->other_count++] = model;
     engine->open_count++;
     fill_parts(engine, &engine->others[engine->other_count - 1], out);
+    struct json_value root = json_root(engine->script);
+    out->info.context_max = (int32_t)number_of(root, "other_context_max", out->info.context_max);
     int digit = '0' + (int)engine->other_count;
     memset(out->info.model_digest, digit, strlen(out->info.model_digest));
     return port_create(engine, &out->sequence, error);

@@ -1,7 +1,8 @@
 /* An engine that plays a script: what each generation writes is given, the program around it is the
  * real one. Behind run_engine_use() it drives `hearth run` whole, without a model's weights.
  *
- * The script is JSON: {"turns": [TURN...], "context_max": N, "delay_us": N}. A TURN is an object of
+ * The script is JSON: {"turns": [TURN...], "context_max": N, "delay_us": N, "other_context_max": N of models that are
+ * opened beside the first}. A TURN is an object of
  *
  *     "thinking", "text"  what the model writes before and behind the end of its thinking
  *     "calls"             [{"name": "shell", "arguments": {"command": "ls"}}...]

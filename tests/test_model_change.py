@@ -184,6 +184,42 @@ def test_it_is_changed_before_the_first_message():
         assert one.live_ids()[:len(one.contexts[0])] == one.contexts[0]
 
 
+def test_commands_work_before_the_first_turn_under_another_model():
+    with session() as one:
+        other = other_model(one)
+        with one.run([say("first answer"), say("second answer"), say("third answer")]) as run:
+            run.wait("idle")
+            begin(run, "one")
+            begin(run, "two")
+            change(run, other)
+            run.send("command", command="fork")
+            fork = run.wait("note")["text"].split()[1]
+            run.send("command", command="compact")
+            assert "nothing to make smaller" in run.wait("note")["text"]
+            run.send("command", command="rewind", text="3")  # the turn that the change made
+            assert "back behind turn 3" in run.wait("note")["text"]
+            begin(run, "three")
+            run.end()
+        assert one.tree_of(fork)["model"] == str(other)
+        texts = [text for role, text in messages_of(one.tree_of("last")) if role == "assistant"]
+        assert texts[:2] == ["first answer", "second answer"], texts
+
+
+def test_a_conversation_that_is_too_long_for_the_other_model_stays():
+    with session() as one:
+        other = other_model(one)
+        script = {"context_max": 16000, "other_context_max": 1200}
+        with one.run([say("first answer"), say("second answer")], script=script) as run:
+            run.wait("idle")
+            begin(run, "one, and many words " * 400)
+            run.send("command", command="model", text=str(other))
+            text = run.wait("warning")["text"]
+            assert "stays as it is" in text and "no more than 1200" in text and "/compact" in text, text
+            begin(run, "two")
+            run.end()
+        assert one.select("SELECT count(*) FROM session") == [(1,)]
+
+
 def main():
     parts = sys.argv[2:]
     return test_cli.run_tests(
