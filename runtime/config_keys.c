@@ -7,6 +7,8 @@
 #include "tools/tool.h"
 #include <stddef.h>
 
+#define MORE_BYTES     120
+#define LINE_BYTES     32 /* of one entry of it */
 #define NAME_BYTES_MAX 64
 #define FIELD(name)    offsetof(struct config, name), sizeof(((struct config *)0)->name)
 
@@ -447,6 +449,63 @@ note_place(const struct config_layer *layer, struct view text, result failed, st
     return error_note(error, failed, "%.300s:%zu:%zu", layer->name, line, column);
 }
 
+static result
+take_member(struct config_layer *layer, struct json_value value, struct error *error) {
+    enum config_key key;
+    struct view member = view_slice(json_name(value), 0, NAME_BYTES_MAX);
+    char name[NAME_BYTES_MAX + 1];
+    (void)snprintf(name, sizeof name, "%.*s", VIEW_ARGUMENTS(member));
+    if (is_group(member)) {
+        return take_group(layer, value, error);
+    }
+    if (config_key_find(member, &key)) { /* "budget.time" written as one is as good */
+        return config_take_value(layer, key, value, error);
+    }
+    return unknown_key(layer, value, name, error);
+}
+
+/* The first fault is told in full; of the others the lines, so that a person mends them in one go. */
+static result
+take_members(struct config_layer *layer, struct json_value root, struct error *error) {
+    struct error first = {0};
+    char more[MORE_BYTES] = "";
+    size_t used = 0;
+    bool is_wrong = false;
+    for (struct json_value value = json_first(root); json_type(value) != JSON_ABSENT;
+         value = json_next(value)) {
+        struct error why = {0};
+        result taken = take_member(layer, value, &why);
+        if (is_ok(taken)) {
+            continue;
+        }
+        if (taken.code != RESULT_INVALID_INPUT || !is_wrong) {
+            first = why;
+        }
+        if (taken.code != RESULT_INVALID_INPUT) {
+            is_wrong = true;
+            break;
+        }
+        if (is_wrong && used + LINE_BYTES < sizeof more) {
+            int length = snprintf(
+                more + used,
+                sizeof more - used,
+                "%s%u",
+                used == 0 ? "; wrong too: line " : ", ",
+                config_origin_of(layer, value).line
+            );
+            ASSERT(length > 0);
+            used += (size_t)length;
+        }
+        is_wrong = true;
+    }
+    if (!is_wrong) {
+        return OK;
+    }
+    return result_failed(error_set(
+        error, first.code, first.foreign, first.file, first.line, "%s%s", first.message, more
+    ));
+}
+
 result config_take_file(struct config_layer *layer, struct view text, struct error *error) {
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     const struct json_limits limits = {.bytes_max = CONFIG_FILE_BYTES_MAX, .depth_max = 16};
@@ -469,20 +528,7 @@ result config_take_file(struct config_layer *layer, struct view text, struct err
             json_type_name(json_type(root))
         );
     }
-    for (struct json_value value = json_first(root); json_type(value) != JSON_ABSENT;
-         value = json_next(value)) {
-        enum config_key key;
-        struct view member = view_slice(json_name(value), 0, NAME_BYTES_MAX);
-        char name[NAME_BYTES_MAX + 1];
-        (void)snprintf(name, sizeof name, "%.*s", VIEW_ARGUMENTS(member));
-        if (is_group(member)) {
-            TRY(take_group(layer, value, error));
-        } else if (config_key_find(member, &key)) { /* "budget.time" written as one is as good */
-            TRY(config_take_value(layer, key, value, error));
-        } else {
-            TRY(unknown_key(layer, value, name, error));
-        }
-    }
+    TRY(take_members(layer, root, error));
     layer->text = NULL; /* dies with the document */
     return OK;
 }
