@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <git2.h>
 #include <git2/sys/repository.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -56,22 +57,38 @@ static void directory_cleanup(DIR **directory) {
 
 /* ---- open ----------------------------------------------------------------------------------- */
 
-/* These are settings of the whole process; no one else here uses libgit2. */
-result workspace_prepare_library(struct error *error) {
-    TRY_GIT(git_libgit2_init(), "libgit2");
+/* These are settings of the whole process; no one else here uses libgit2. Set once: another thread may be
+ * reading them. */
+static int prepare_library(void) {
     static const int levels[] = {
         GIT_CONFIG_LEVEL_SYSTEM,
         GIT_CONFIG_LEVEL_XDG,
         GIT_CONFIG_LEVEL_GLOBAL,
         GIT_CONFIG_LEVEL_PROGRAMDATA,
     };
-    for (size_t i = 0; i < COUNT_OF(levels); i++) {
-        TRY_GIT(git_libgit2_opts(GIT_OPT_SET_SEARCH_PATH, levels[i], ""), "libgit2 search path");
+    int status = git_libgit2_init();
+    for (size_t i = 0; i < COUNT_OF(levels) && status >= 0; i++) {
+        status = git_libgit2_opts(GIT_OPT_SET_SEARCH_PATH, levels[i], "");
     }
     // Objects were just written or found; asking the store again for each entry costs a stat.
-    TRY_GIT(git_libgit2_opts(GIT_OPT_ENABLE_STRICT_OBJECT_CREATION, 0), "libgit2 options");
+    if (status >= 0) {
+        status = git_libgit2_opts(GIT_OPT_ENABLE_STRICT_OBJECT_CREATION, 0);
+    }
     // What workspace_collect removed must not be found in memory, half of a snapshot at worst.
-    TRY_GIT(git_libgit2_opts(GIT_OPT_ENABLE_CACHING, 0), "libgit2 options");
+    return status >= 0 ? git_libgit2_opts(GIT_OPT_ENABLE_CACHING, 0) : status;
+}
+
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+static int prepared_status; // written once, before pthread_once returns to anybody
+
+static void prepare_once(void) {
+    prepared_status = prepare_library();
+}
+
+result workspace_prepare_library(struct error *error) {
+    int number = pthread_once(&prepared, prepare_once);
+    ASSERT(number == 0);
+    TRY_GIT(prepared_status, "libgit2");
     return OK;
 }
 

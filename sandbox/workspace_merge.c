@@ -187,8 +187,18 @@ static void take(struct merging *merging, const struct change *change) {
 
 static bool is_text(git_blob *blob) {
     size_t bytes = (size_t)git_blob_rawsize(blob);
-    return bytes <= WORKSPACE_MERGE_BYTES_MAX &&
-           (bytes == 0 || memchr(git_blob_rawcontent(blob), '\0', bytes) == NULL);
+    const char *content = git_blob_rawcontent(blob);
+    size_t lines = 0;
+    if (bytes > WORKSPACE_MERGE_BYTES_MAX) {
+        return false;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        lines += content[i] == '\n' ? 1 : 0;
+        if (content[i] == '\0' || lines > WORKSPACE_MERGE_LINES_MAX) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static git_merge_file_input input_of(git_blob *blob) {
@@ -379,6 +389,7 @@ static result join_changes(struct merging *merging, struct error *error) {
     const struct side *theirs = &merging->theirs;
     for (size_t i = 0, k = 0; k < theirs->count; k++) {
         const struct change *change = &theirs->changes[k];
+        TRY(workspace_check_time(merging->workspace, error));
         while (i < ours->count && strcmp(ours->changes[i].path, change->path) < 0) {
             i++; // only ours changed it, and has it already
         }

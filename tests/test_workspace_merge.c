@@ -260,12 +260,22 @@ static void conflicts_are_named_by_path_and_kind(void **state) {
         "d/a",
         WORKSPACE_CONFLICT_DELETED
     );
+    // Larger, in bytes and in lines, than is merged by lines.
     expect_conflict(
-        "head -c 5000000 /dev/zero | tr '\\0' '\\n' >a", // larger than is merged by lines
+        "head -c 5000000 /dev/zero | tr '\\0' x | fold -w 99 >a",
         "sed -i 1s/^/x/ a",
         "sed -i '$s/^/x/' a",
         "a",
         WORKSPACE_CONFLICT_WHOLE
+    );
+    expect_conflict(
+        "seq 100001 >a", "sed -i 1s/^/x/ a", "sed -i '$s/^/x/' a", "a", WORKSPACE_CONFLICT_WHOLE
+    );
+    expect_merged(
+        "seq 100000 >a",
+        "sed -i 1s/^/x/ a",
+        "sed -i '$s/^/x/' a",
+        "grep -qx x1 a; grep -qx x100000 a"
     );
 }
 
