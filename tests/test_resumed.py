@@ -4,11 +4,11 @@
 The end of its conversation, its todo list, its person's answers. Helpers are those of test_terminal.py and
 test_interactive.py.
 """
+import os
 import subprocess
 import sys
 
 import test_cli
-import test_terminal
 from test_commands import session
 from test_interactive import PROGRAM, WAIT, call, say
 from test_terminal import Place, Screen
@@ -74,7 +74,7 @@ def test_a_program_sees_what_it_always_saw():
             run.end()
         plain = subprocess.run(
             [PROGRAM, "run", "--interactive", "--state", str(one.state), "--resume", "last"],
-            env=dict(test_terminal.os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
+            env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
             input=b"", stdout=subprocess.PIPE, timeout=WAIT, check=True).stdout.decode()
         assert "\nyou: one\nfirst\nyou: two\nsecond\n" in plain, plain
 
