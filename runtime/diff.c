@@ -7,7 +7,6 @@
 #include "sandbox/sandbox.h"
 
 #define TABLE_LINES_MAX 400 /* of either side: 320 kB of counts */
-#define SHOWN_BYTES     400 /* of one line */
 #define CONTEXT_LINES   2
 
 static enum style style_of(struct view line) {
@@ -26,16 +25,27 @@ static enum style style_of(struct view line) {
                                                     : STYLE_TEXT;
 }
 
-static void put_line(struct lines *lines, enum style style, const char *prefix, struct view line) {
-    struct view shown = view_slice(line, 0, SHOWN_BYTES);
+/* False: it was cut. */
+static bool put_line(
+    struct lines *lines, enum style style, const char *prefix, size_t bytes, struct view line
+) {
+    struct view shown = view_slice(line, 0, bytes);
     shown.length = utf8_valid_prefix(shown);
     bool is_cut = shown.length < line.length;
     if (shown.length == 0) {
         lines_put_line(lines, STYLE_TEXT, "", view_of_text(prefix));
-        return;
+        return !is_cut;
     }
     lines_put(lines, style, prefix, shown);
     lines_put_line(lines, style, prefix, view_of_text(is_cut ? " ..." : ""));
+    return !is_cut;
+}
+
+static struct diff_form filled(const struct diff_form *form) {
+    struct diff_form out = *form;
+    out.lines_max = form->lines_max == 0 ? DIFF_LINES_SHOWN : form->lines_max;
+    out.line_bytes = form->line_bytes == 0 ? DIFF_LINE_BYTES : form->line_bytes;
+    return out;
 }
 
 static bool next_line(struct cursor *cursor, struct view *line) {
@@ -58,21 +68,24 @@ static void put_rest(struct lines *lines, const char *prefix, size_t count) {
     }
 }
 
-void diff_put(struct lines *lines, const char *prefix, struct view patch, size_t lines_max) {
+bool diff_put(struct lines *lines, const struct diff_form *given, struct view patch) {
+    const struct diff_form form = filled(given);
     CLEANUP(buffer_deinit) struct buffer harmless;
     buffer_init(&harmless, LINES_BYTES_MAX);
     if (is_failed(sandbox_sanitise(patch, 0, &harmless, NULL))) {
-        return; /* without memory it is not shown */
+        return false; /* without memory it is not shown */
     }
     struct cursor cursor = cursor_over(buffer_view(&harmless));
     struct view line;
     size_t count = 0;
+    bool is_whole = true;
     for (; next_line(&cursor, &line); count++) {
-        if (count < lines_max) {
-            put_line(lines, style_of(line), prefix, line);
+        if (count < form.lines_max) {
+            is_whole &= put_line(lines, style_of(line), form.prefix, form.line_bytes, line);
         }
     }
-    put_rest(lines, prefix, count > lines_max ? count - lines_max : 0);
+    put_rest(lines, form.prefix, count > form.lines_max ? count - form.lines_max : 0);
+    return is_whole && count <= form.lines_max;
 }
 
 /* ---- two texts ------------------------------------------------------------------------------ */
@@ -108,21 +121,22 @@ static bool line_list_split(struct line_list *list, struct view text) {
 /* Shows lines one after the other, as many as there is room for. */
 struct change {
     struct lines *lines;
-    const char *prefix;
+    struct diff_form form;
     size_t shown, left_out;
+    bool is_cut;
 };
 
 static void put_changed(struct change *change, char mark, struct view line) {
-    if (change->shown == DIFF_LINES_SHOWN) {
+    if (change->shown == change->form.lines_max) {
         change->left_out++;
         return;
     }
     change->shown++;
     char prefix[48];
-    int length = snprintf(prefix, sizeof prefix, "%s%c ", change->prefix, mark);
+    int length = snprintf(prefix, sizeof prefix, "%s%c ", change->form.prefix, mark);
     ASSERT(length > 0 && (size_t)length < sizeof prefix);
     enum style style = mark == '+' ? STYLE_ADDED : mark == '-' ? STYLE_REMOVED : STYLE_TEXT;
-    put_line(change->lines, style, prefix, line);
+    change->is_cut |= !put_line(change->lines, style, prefix, change->form.line_bytes, line);
 }
 
 /* Counts of common lines: table[i][j] for the lines from i of the one and from j of the other. */
@@ -190,8 +204,8 @@ static void put_lists(struct change *change, const struct line_list *a, const st
     }
 }
 
-void diff_put_change(
-    struct lines *lines, const char *prefix, struct view old_text, struct view new_text
+bool diff_put_change(
+    struct lines *lines, const struct diff_form *form, struct view old_text, struct view new_text
 ) {
     CLEANUP(buffer_deinit) struct buffer harmless_old;
     CLEANUP(buffer_deinit) struct buffer harmless_new;
@@ -203,9 +217,10 @@ void diff_put_change(
         is_failed(sandbox_sanitise(new_text, 0, &harmless_new, NULL)) ||
         !line_list_split(&a, buffer_view(&harmless_old)) ||
         !line_list_split(&b, buffer_view(&harmless_new))) {
-        return; /* without memory it is not shown */
+        return false; /* without memory it is not shown */
     }
-    struct change change = {.lines = lines, .prefix = prefix};
+    struct change change = {.lines = lines, .form = filled(form)};
     put_lists(&change, &a, &b);
-    put_rest(lines, prefix, change.left_out);
+    put_rest(lines, form->prefix, change.left_out);
+    return change.left_out == 0 && !change.is_cut;
 }

@@ -7,15 +7,22 @@
 #include "lines.h"
 
 #define DIFF_LINES_SHOWN 40 /* of one call */
+#define DIFF_LINE_BYTES  400
 
-/* A unified diff, or any patch whose lines begin with "+", "-" or a blank: at most `lines_max` of
- * them, then how many more there are. Each shown line begins with `prefix`. */
-void diff_put(struct lines *lines, const char *prefix, struct view patch, size_t lines_max);
+struct diff_form {
+    const char *prefix; /* of each shown line */
+    size_t lines_max;   /* then how many more there are; 0: DIFF_LINES_SHOWN */
+    size_t line_bytes;  /* shown of one line; 0: DIFF_LINE_BYTES */
+};
 
-/* What becomes of a text, without the lines that stay but those beside a change; at most
- * DIFF_LINES_SHOWN. */
-void diff_put_change(
-    struct lines *lines, const char *prefix, struct view old_text, struct view new_text
+/* A unified diff, or any patch whose lines begin with "+", "-" or a blank. False: something was left
+ * out. */
+bool diff_put(struct lines *lines, const struct diff_form *form, struct view patch);
+
+/* What becomes of a text, without the lines that stay but those beside a change. False: something that
+ * changes was left out. */
+bool diff_put_change(
+    struct lines *lines, const struct diff_form *form, struct view old_text, struct view new_text
 );
 
 #endif

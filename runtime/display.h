@@ -103,6 +103,7 @@ struct run_event {
 
     size_t queued;                    /* QUEUED: messages that wait */
     uint64_t question;                /* ASK: for the answer, see loop.h */
+    bool shows_call;                  /* ASK: again, with the whole of the call; not JSON */
     const char *verdict, *decided_by; /* DECISION: "allow", "deny"; "rule", "person", ... */
     bool has_always;         /* ASK: "always" can be answered; it adds a rule for the tool and */
     struct view pattern;     /* this; empty: any call of it */

@@ -1,5 +1,5 @@
 /* Between the files of the display: the choice of a form (display.c), lines of text
- * (display_plain.c) and the live view of a terminal (display_terminal.c). See display.h. Thread: loop.
+ * (display_plain.c, calls in display_call.c) and the live view of a terminal (display_terminal.c). See display.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_DISPLAY_INTERNAL_H
 #define HEARTH_RUNTIME_DISPLAY_INTERNAL_H
@@ -11,8 +11,12 @@
 
 /* One event as lines; streamed text is not its business. */
 void display_put_event(struct lines *lines, const struct run_event *event);
+
+/* ---- display_call.c ---- */
+
 void display_put_call(struct lines *lines, const struct chat_call *call);
 void display_put_result(struct lines *lines, const struct tool_result *tool);
+void display_put_ask(struct lines *lines, const struct run_event *event);
 
 /* ---- display_earlier.c ---- */
 

@@ -9,75 +9,6 @@
 
 #define PATCH_LINES_SHOWN 1000
 
-/* The value of a member as text for people. */
-static struct view member_text(struct json_value member) {
-    struct view value = {0};
-    return json_as_string(member, &value) ? value : json_raw(member);
-}
-
-static void put_argument(struct lines *lines, struct json_value member) {
-    char prefix[40];
-    struct view name = json_name(member);
-    int length = snprintf(
-        prefix, sizeof prefix, "  %.*s ", (int)(name.length > 30 ? 30 : name.length), name.data
-    );
-    ASSERT(length > 0);
-    lines_excerpt(lines, &(struct excerpt){.prefix = prefix}, member_text(member));
-}
-
-/* The member behind `member` when both together say what becomes of a text, or an absent value. */
-static struct json_value is_change(struct json_value member, bool *is_pair) {
-    struct json_value next = json_next(member);
-    struct view name = json_name(member);
-    struct view after = json_type(next) != JSON_ABSENT ? json_name(next) : (struct view){0};
-    *is_pair = (view_equals_text(name, "old") && view_equals_text(after, "new")) ||
-               (view_equals_text(name, "old_string") && view_equals_text(after, "new_string"));
-    return next;
-}
-
-/* "> shell python3 test.py": the first argument in the line, further ones below it; texts that are
- * replaced, and patches, as differences. */
-void display_put_call(struct lines *lines, const struct chat_call *call) {
-    CLEANUP(buffer_deinit) struct buffer head;
-    buffer_init(&head, LINES_BYTES_MAX);
-    CLEANUP(json_cleanup) struct json_document *document = NULL;
-    struct view value = call->arguments;
-    struct json_value member = {0};
-    if (is_ok(json_parse(call->arguments, NULL, &document, NULL))) {
-        member = json_first(json_root(document));
-        value = json_type(member) == JSON_ABSENT ? (struct view){0} : member_text(member);
-    }
-    bool is_patch = view_equals_text(call->name, "apply_patch") && json_type(member) == JSON_STRING;
-    result_ignore(buffer_append(&head, call->name, NULL)); /* shown shorter without memory */
-    result_ignore(buffer_append_text(&head, " ", NULL));
-    result_ignore(buffer_append(&head, is_patch ? (struct view){0} : value, NULL));
-    lines_excerpt(
-        lines, &(struct excerpt){.style = STYLE_CALL, .prefix = "> "}, buffer_view(&head)
-    );
-    if (is_patch) {
-        diff_put(lines, "  ", value, DIFF_LINES_SHOWN);
-    }
-    while (json_type(member = json_next(member)) != JSON_ABSENT) {
-        bool is_pair = false;
-        struct json_value next = is_change(member, &is_pair);
-        if (is_pair) {
-            diff_put_change(lines, "  ", member_text(member), member_text(next));
-            member = next;
-        } else {
-            put_argument(lines, member);
-        }
-    }
-}
-
-void display_put_result(struct lines *lines, const struct tool_result *tool) {
-    lines_excerpt(
-        lines, &(struct excerpt){.style = STYLE_DIM, .prefix = "  | "}, buffer_view(&tool->text)
-    );
-    if (tool->status == TOOL_TIMEOUT || tool->status == TOOL_CANCELLED) {
-        lines_format(lines, STYLE_BAD, "  | (%s)", tool_status_name(tool->status));
-    }
-}
-
 /* ---- begin and end -------------------------------------------------------------------------- */
 
 static void put_session(struct lines *lines, const struct run_event *event) {
@@ -206,22 +137,10 @@ static void put_finished(struct lines *lines, const struct run_event *event) {
         status->tokens_per_second
     );
     if (event->session_id[0] != '\0') {
-        lines_format(
-            lines,
-            STYLE_DIM,
-            "# next: hearth sessions show %s%s",
-            event->session_id,
-            event->state_option
-        );
-    }
-    if (event->session_id[0] != '\0' && event->exit_status != 0) {
-        lines_format(
-            lines,
-            STYLE_DIM,
-            "# go on: hearth run --resume %s%s",
-            event->session_id,
-            event->state_option
-        );
+        const char *id = event->session_id;
+        const char *state = event->state_option;
+        lines_format(lines, STYLE_DIM, "# next: hearth sessions show %s%s", id, state);
+        lines_format(lines, STYLE_DIM, "# go on: hearth run --resume %s%s", id, state);
     }
 }
 
@@ -313,11 +232,12 @@ static void put_cut(struct lines *lines, enum finish_reason reason) {
 
 /* What put_cut says of the same turn in the words of its option. */
 static bool is_said_by_cut(const struct run_event *event) {
+    /* By the person too, who knows. */
     bool is_end = event->problem == CHAT_PROBLEM_THINKING_UNCLOSED ||
                   event->problem == CHAT_PROBLEM_BLOCK_UNCLOSED ||
                   event->problem == CHAT_PROBLEM_END_MISSING;
-    return is_end && (event->reason == FINISH_LOOP || event->reason == FINISH_THINKING ||
-                      event->reason == FINISH_OPEN_CALL);
+    return is_end && (event->reason == FINISH_CANCELLED || event->reason == FINISH_LOOP ||
+                      event->reason == FINISH_THINKING || event->reason == FINISH_OPEN_CALL);
 }
 
 static void put_idle(struct lines *lines, const struct run_event *event) {
@@ -342,33 +262,19 @@ static void put_decision(struct lines *lines, const struct run_event *event) {
     if (is_allowed && strcmp(event->decided_by, "person") != 0) {
         return;
     }
-    lines_format(
-        lines,
-        is_allowed ? STYLE_DIM : STYLE_BAD,
-        "  | %s by the %s%s%.*s",
-        is_allowed ? "allowed" : "denied",
-        event->decided_by,
-        event->reason_text.length > 0 ? ": " : "",
-        VIEW_ARGUMENTS(event->reason_text)
-    );
-}
-
-static void put_ask(struct lines *lines, const struct run_event *event) {
-    bool is_any = event->has_always && event->pattern.length == 0;
-    char pattern[200] = "";
-    if (event->has_always) {
-        int length = snprintf(pattern, sizeof pattern, "%.*s", VIEW_ARGUMENTS(event->pattern));
-        ASSERT(length >= 0); /* a long one is cut */
+    enum style style = is_allowed ? STYLE_DIM : STYLE_BAD;
+    if (strcmp(event->decided_by, "person") == 0) {
+        lines_format(lines, style, "  | %s by you", is_allowed ? "allowed" : "denied");
+        return;
     }
+    /* The reason is what is said of the tool. */
     lines_format(
         lines,
-        STYLE_HEADING,
-        "? may %.*s run? %.*s%s%s%s",
+        style,
+        "  | %.*s %s%.*s",
         VIEW_ARGUMENTS(event->call->name),
-        VIEW_ARGUMENTS(event->reason_text),
-        event->has_always ? "; always: " : "",
-        is_any ? "any call of it" : "",
-        pattern
+        event->reason_text.length > 0 ? "" : "is denied",
+        VIEW_ARGUMENTS(event->reason_text)
     );
 }
 
@@ -391,7 +297,7 @@ static bool put_interactive(struct lines *lines, const struct run_event *event) 
     } else if (event->type == RUN_USER) {
         lines_excerpt(lines, &(struct excerpt){.prefix = "you: "}, event->text);
     } else if (event->type == RUN_ASK) {
-        put_ask(lines, event);
+        display_put_ask(lines, event);
     } else if (event->type == RUN_DECISION) {
         put_decision(lines, event);
     } else if (event->type == RUN_HOOK) {
@@ -433,7 +339,9 @@ void display_put_event(struct lines *lines, const struct run_event *event) {
         put_changes(lines, event->difference);
         if (event->shows_patch && event->difference->patch_bytes > 0) {
             struct view patch = view_of(event->difference->patch, event->difference->patch_bytes);
-            diff_put(lines, "", patch, PATCH_LINES_SHOWN);
+            (void)diff_put(
+                lines, &(struct diff_form){.prefix = "", .lines_max = PATCH_LINES_SHOWN}, patch
+            );
         }
     } else if (event->type == RUN_NOTE) {
         lines_format(lines, STYLE_DIM, "# %.*s", VIEW_ARGUMENTS(event->text));

@@ -1,5 +1,7 @@
-/* A person's side of a run from a stream of lines, for pipes: each line of text is a message, or, for
- * programs, a JSON object (docs/json-events.md). Its end is RUN_INPUT_END. Thread: loop.
+/* A person's side of a run from a stream of lines: answers, commands and messages of a person, as in
+ * person.h, or, for programs, a JSON object each (docs/json-events.md). Lines of a terminal count at once;
+ * those of a pipe or a file one after the other, when the run waits for one, so that a file of lines does
+ * the same every time. The end is RUN_INPUT_END. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_FRONT_LINES_H
 #define HEARTH_RUNTIME_FRONT_LINES_H
@@ -8,15 +10,17 @@
 
 struct front_lines;
 
-/* Reads `fd`, which it does not close. `say` gets a line that cannot be read, in words. Expected
- * errors: MEMORY. */
+struct front_lines_options {
+    int fd; /* which it does not close */
+    bool is_json;
+    struct display *display;
+    void (*say)(void *context, const char *text); /* of a line that cannot be read */
+    void *context;
+};
+
+/* Expected errors: MEMORY. */
 MUST_CHECK result front_lines_create(
-    struct front_lines **out,
-    int fd,
-    bool is_json,
-    void (*say)(void *context, const char *text),
-    void *context,
-    struct error *error
+    struct front_lines **out, const struct front_lines_options *options, struct error *error
 );
 /* After loop_run. Accepts null. */
 void front_lines_destroy(struct front_lines *front);

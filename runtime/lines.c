@@ -5,9 +5,8 @@
 #include <stdarg.h>
 #include <wchar.h>
 
-#define SHOWN_LINE_BYTES 400    /* of one line of an excerpt */
-#define TAB_TEXT         "    " /* a tab's width depends on where it is, so it is shown as blanks */
-#define MARKS_MAX        8      /* characters without width on end; more are not shown */
+#define TAB_TEXT  "    " /* a tab's width depends on where it is, so it is shown as blanks */
+#define MARKS_MAX 8      /* characters without width on end; more are not shown */
 
 void lines_init(struct lines *lines, int width, bool has_colour) {
     *lines = (struct lines){.width = width, .has_colour = has_colour};
@@ -184,22 +183,38 @@ static size_t count_lines(struct view text) {
     return lines;
 }
 
-static void put_shortened(struct lines *lines, const struct excerpt *excerpt, struct view line) {
-    bool is_long = line.length > SHOWN_LINE_BYTES;
-    struct view shown = view_slice(line, 0, SHOWN_LINE_BYTES);
-    shown.length = utf8_valid_prefix(shown);
-    if (shown.length == 0) {
+/* A long line with both ends: what a command does may stand at its end. */
+static bool put_shortened(struct lines *lines, const struct excerpt *excerpt, struct view line) {
+    if (line.length == 0) {
         lines_put_line(lines, excerpt->style, "", view_of_text(excerpt->prefix));
-        return;
+        return true;
     }
-    lines_put(lines, excerpt->style, excerpt->prefix, shown);
-    lines_put_line(lines, excerpt->style, excerpt->prefix, view_of_text(is_long ? " ..." : ""));
+    if (line.length <= excerpt->line_bytes) {
+        lines_put_line(lines, excerpt->style, excerpt->prefix, line);
+        return true;
+    }
+    struct view head = view_slice(line, 0, excerpt->line_bytes * 3 / 4);
+    head.length = utf8_valid_prefix(head);
+    size_t from = line.length - excerpt->line_bytes / 4;
+    while (from < line.length && (line.data[from] & 0xC0) == 0x80) {
+        from++;
+    }
+    char note[64];
+    int length = snprintf(note, sizeof note, " ... %zu bytes ... ", from - head.length);
+    ASSERT(length > 0);
+    lines_put(lines, excerpt->style, excerpt->prefix, head);
+    lines_put(lines, STYLE_DIM, excerpt->prefix, view_of_text(note));
+    lines_put_line(
+        lines, excerpt->style, excerpt->prefix, view_slice(line, from, line.length - from)
+    );
+    return false;
 }
 
-static void put_excerpt(struct lines *lines, const struct excerpt *excerpt, struct view text) {
+static bool put_excerpt(struct lines *lines, const struct excerpt *excerpt, struct view text) {
     size_t count = count_lines(text);
     size_t around = excerpt->head + excerpt->tail;
     struct cursor cursor = cursor_over(text);
+    bool is_whole = true;
     for (size_t i = 0; i < count; i++) {
         struct view line;
         if (!cursor_take_until(&cursor, '\n', &line)) {
@@ -209,25 +224,29 @@ static void put_excerpt(struct lines *lines, const struct excerpt *excerpt, stru
         bool is_head = i < excerpt->head || count <= around + 1;
         bool is_tail = i + excerpt->tail >= count;
         if (is_head || is_tail) {
-            put_shortened(lines, excerpt, line);
+            is_whole &= put_shortened(lines, excerpt, line);
         } else if (i == excerpt->head) {
             char note[64];
             int length = snprintf(note, sizeof note, "... %zu more lines ...", count - around);
             ASSERT(length > 0);
             lines_put_line(lines, excerpt->style, excerpt->prefix, view_of_text(note));
+            is_whole = false;
         }
     }
+    return is_whole;
 }
 
-void lines_excerpt(struct lines *lines, const struct excerpt *excerpt, struct view text) {
+bool lines_excerpt(struct lines *lines, const struct excerpt *excerpt, struct view text) {
     struct excerpt filled = *excerpt;
     if (filled.head == 0 && filled.tail == 0) {
         filled.head = LINES_HEAD;
         filled.tail = LINES_TAIL;
     }
+    filled.line_bytes = filled.line_bytes == 0 ? LINES_LINE_BYTES : filled.line_bytes;
     CLEANUP(buffer_deinit) struct buffer harmless;
     buffer_init(&harmless, LINES_BYTES_MAX);
-    if (is_ok(sandbox_sanitise(text, 0, &harmless, NULL))) {
-        put_excerpt(lines, &filled, buffer_view(&harmless));
+    if (is_failed(sandbox_sanitise(text, 0, &harmless, NULL))) {
+        return false; /* without memory it is not shown */
     }
+    return put_excerpt(lines, &filled, buffer_view(&harmless));
 }

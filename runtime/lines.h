@@ -59,14 +59,17 @@ void lines_format(struct lines *lines, enum style style, const char *format, ...
 /* Ends the line that is being written, if there is one. */
 void lines_end(struct lines *lines);
 
-/* The first and the last few lines of any text, and how many lie in between; made harmless. */
+/* The first and the last few lines of any text, of a long line its two ends, and how much lies in between;
+ * made harmless. False: something was left out. */
 struct excerpt {
     enum style style;
     const char *prefix;
     size_t head, tail; /* lines; both 0: LINES_HEAD and LINES_TAIL */
+    size_t line_bytes; /* shown of one line; 0: LINES_LINE_BYTES */
 };
-#define LINES_HEAD 4
-#define LINES_TAIL 4
-void lines_excerpt(struct lines *lines, const struct excerpt *excerpt, struct view text);
+#define LINES_HEAD       4
+#define LINES_TAIL       4
+#define LINES_LINE_BYTES 400
+bool lines_excerpt(struct lines *lines, const struct excerpt *excerpt, struct view text);
 
 #endif

@@ -179,7 +179,7 @@ void run_dispatch(struct run *run, const struct agent_event *event) {
 static void signal_came(uv_signal_t *handle, int number) {
     struct run *run = handle->data;
     if (run->options->is_interactive && number == SIGINT && run->signals_seen == 0) {
-        run_interrupt(run);
+        run_interrupt(run, false);
         return;
     }
     run->signals_seen++;

@@ -124,7 +124,12 @@ enum run_command {
     RUN_COMMAND_SESSIONS,
     RUN_COMMAND_QUIT
 };
-enum run_answer { RUN_ANSWER_YES, RUN_ANSWER_ALWAYS, RUN_ANSWER_NO };
+enum run_answer {
+    RUN_ANSWER_YES,
+    RUN_ANSWER_ALWAYS,
+    RUN_ANSWER_NO,
+    RUN_ANSWER_VIEW /* none yet: the call is to be shown whole */
+};
 #define RUN_INTERRUPT_MS 2000
 
 struct run_input {
@@ -132,11 +137,14 @@ struct run_input {
     struct view text; /* copied */
     enum run_command command;
     enum run_answer answer;
+    bool is_steering; /* INTERRUPT: to say something else; a second one does not end the run */
     uint64_t
         question; /* of the RUN_ASK that is answered: a late key does not answer the next one */
 };
 /* Ignored when no run is there. What cannot be done is said as an event. */
 void loop_input(struct loop *loop, const struct run_input *input);
+/* Whether it waits for the person: for a message, a command, or an answer. */
+bool loop_waits(const struct loop *loop);
 
 struct uv_loop_s;
 /* Where the input of a person comes from: a terminal, or a test. */

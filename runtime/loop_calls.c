@@ -282,6 +282,19 @@ static struct permission_question question_of(const struct run *run) {
     };
 }
 
+static void show_question(struct run *run, bool shows_call) {
+    struct run_event event = {
+        .type = RUN_ASK,
+        .call = agent_call(run->agent, run->step.call_index),
+        .question = run->call.question,
+        .reason_text = view_of_text(run->call.reason),
+        .has_always = run->call.has_always,
+        .pattern = buffer_view(&run->call.pattern),
+        .shows_call = shows_call,
+    };
+    run_show(run, &event);
+}
+
 static void ask(struct run *run, const struct permission_question *question) {
     struct run_call *call = &run->call;
     call->phase = RUN_CALL_ASKS;
@@ -290,15 +303,7 @@ static void ask(struct run *run, const struct permission_question *question) {
     result suggested = permission_suggest(question, &call->has_always, &call->pattern, NULL);
     call->has_always = call->has_always && is_ok(suggested) && !call->subject.has_more_paths;
     run->status.activity = "asking";
-    struct run_event event = {
-        .type = RUN_ASK,
-        .call = agent_call(run->agent, run->step.call_index),
-        .question = call->question,
-        .reason_text = view_of_text(call->reason),
-        .has_always = call->has_always,
-        .pattern = buffer_view(&call->pattern),
-    };
-    run_show(run, &event);
+    show_question(run, false);
 }
 
 static void decide(struct run *run) {
@@ -467,7 +472,9 @@ void run_call_answer(struct run *run, const struct run_input *input) {
     if (input->answer == RUN_ANSWER_ALWAYS && call->has_always) {
         allow_always(run);
     }
-    if (input->answer == RUN_ANSWER_NO) {
+    if (input->answer == RUN_ANSWER_VIEW) {
+        show_question(run, true);
+    } else if (input->answer == RUN_ANSWER_NO) {
         struct view remark = view_slice(input->text, 0, RUN_REMARK_BYTES_MAX);
         result kept = utf8_is_valid(remark) ? buffer_append(&call->remark, remark, NULL) : OK;
         result_ignore(kept); /* without memory the refusal goes without it */
@@ -479,6 +486,6 @@ void run_call_answer(struct run *run, const struct run_input *input) {
 
 void run_call_nobody(struct run *run) {
     if (run->call.phase == RUN_CALL_ASKS) {
-        decided(run, false, "default", "wants a question, and nobody is there to be asked", "");
+        decided(run, false, "default", "has to be asked for, and nobody is there to be asked", "");
     }
 }

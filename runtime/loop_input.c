@@ -46,11 +46,12 @@ static void end_by(struct run *run, enum agent_event_type type, const char *who)
     run_dispatch(run, &(struct agent_event){.type = type, .text = view_of_text(who)});
 }
 
-void run_interrupt(struct run *run) {
+void run_interrupt(struct run *run, bool is_steering) {
     int64_t now_ms = run_now_ms(run);
-    bool is_second = run->interrupted_ms != 0 && now_ms - run->interrupted_ms <= RUN_INTERRUPT_MS;
+    bool is_second = !is_steering && run->interrupted_ms != 0 &&
+                     now_ms - run->interrupted_ms <= RUN_INTERRUPT_MS;
     bool is_idle = agent_is_idle(run->agent);
-    run->interrupted_ms = now_ms;
+    run->interrupted_ms = is_steering ? 0 : now_ms;
     if (!run->options->is_interactive || (is_second && !is_idle)) {
         end_by(run, AGENT_INTERRUPT, "by the user");
     } else if (is_second) {
@@ -124,7 +125,7 @@ void loop_input(struct loop *loop, const struct run_input *input) {
     if (input->type == RUN_INPUT_MESSAGE) {
         message_came(run, input->text);
     } else if (input->type == RUN_INPUT_INTERRUPT) {
-        run_interrupt(run);
+        run_interrupt(run, input->is_steering);
     } else if (input->type == RUN_INPUT_COMMAND) {
         command_came(run, input);
     } else if (input->type == RUN_INPUT_ANSWER) {
@@ -134,6 +135,12 @@ void loop_input(struct loop *loop, const struct run_input *input) {
         run_call_nobody(run);
         run_dispatch(run, &(struct agent_event){.type = AGENT_INPUT_END});
     }
+}
+
+bool loop_waits(const struct loop *loop) {
+    const struct run *run = loop->run;
+    return run != NULL && !run->is_ending && run->command == NULL &&
+           (agent_is_idle(run->agent) || run->call.phase == RUN_CALL_ASKS);
 }
 
 void run_say_unsent(struct run *run) {

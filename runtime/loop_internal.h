@@ -196,7 +196,7 @@ MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
 
 /* ---- loop_input.c ---- */
 /* An interrupt of the person, by key or by signal. */
-void run_interrupt(struct run *run);
+void run_interrupt(struct run *run, bool is_steering);
 /* At the end: messages that were never given. */
 void run_say_unsent(struct run *run);
 

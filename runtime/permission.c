@@ -267,7 +267,7 @@ static void set_reason(struct permission_verdict *verdict, const char *format, .
 static void reason_of_rule(
     const struct permission *permission, size_t index, struct permission_verdict *verdict
 ) {
-    static const char *const verbs[] = {"is allowed", "wants a question", "is denied"};
+    static const char *const verbs[] = {"is allowed", "has to be asked for", "is denied"};
     const struct permission_rule *rule = &permission->rules[index];
     set_reason(
         verdict,
@@ -308,7 +308,7 @@ static void decide_by_policy(
         set_reason(out, "is denied by the policy %s, under which tools only read", name);
     } else {
         out->action = PERMISSION_QUESTION;
-        set_reason(out, "wants a question under the policy %s", name);
+        set_reason(out, "has to be asked for under the policy %s", name);
     }
 }
 
@@ -336,7 +336,7 @@ static void take_doubt(
     ){.action = PERMISSION_QUESTION, .by = PERMISSION_BY_RULE, .rule = found->doubtful};
     set_reason(
         out,
-        "wants a question: the rule %.60s %.100s cannot be checked for sure%s%.60s",
+        "has to be asked for: the rule %.60s %.100s cannot be checked for sure%s%.60s",
         rule->tool,
         rule->pattern,
         doubt != NULL ? ", the command has " : "",

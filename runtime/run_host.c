@@ -224,7 +224,14 @@ static result
 open_front(struct run_host *host, const struct run_settings *settings, struct error *error) {
     bool json = cli_has(settings->arguments, "json");
     if (!display_is_live(host->display) || isatty(STDIN_FILENO) != 1) {
-        return front_lines_create(&host->front, STDIN_FILENO, json, say_input, host, error);
+        const struct front_lines_options options = {
+            .fd = STDIN_FILENO,
+            .is_json = json,
+            .display = host->display,
+            .say = say_input,
+            .context = host,
+        };
+        return front_lines_create(&host->front, &options, error);
     }
     buffer_init(&host->history, 8192);
     TRY(buffer_append_format(&host->history, error, "%s/history", buffer_text(&settings->state)));

@@ -33,10 +33,10 @@ static const char *prefix_of(const struct terminal *terminal, int width) {
     if (!terminal->is_asking) {
         return "> ";
     }
-    if (!terminal->has_always) {
-        return is_wide ? "allow? y once, n no and why: " : "y/n? ";
+    if (!terminal->person.has_always) {
+        return is_wide ? "allow? y once, n no and why, v view: " : "y/n/v? ";
     }
-    return is_wide ? "allow? y once, a always, n no and why: " : "y/a/n? ";
+    return is_wide ? "allow? y once, a always, n no and why, v view: " : "y/a/n/v? ";
 }
 
 void terminal_draw(struct terminal *terminal) {
@@ -76,15 +76,17 @@ static void begin_question(uv_timer_t *timer) {
 }
 
 static void ask(struct terminal *terminal, const struct run_event *event) {
+    if (event->shows_call) {
+        return; /* the question stands already */
+    }
     terminal_end_question(terminal);
-    terminal->question = event->question;
-    terminal->has_always = event->has_always;
     int status = uv_timer_start(&terminal->asking, begin_question, ASK_DELAY_MS, 0);
     ASSERT(status == 0);
 }
 
 static void saw_event(void *context, const struct run_event *event) {
     struct terminal *terminal = context;
+    person_saw(&terminal->person, event);
     if (event->type == RUN_ASK) {
         ask(terminal, event);
     } else if (event->type == RUN_DECISION || event->type == RUN_TURN) {
@@ -305,6 +307,8 @@ static result attach(void *context, struct uv_loop_s *uv, struct loop *loop, str
     struct terminal *terminal = context;
     terminal->uv = uv;
     terminal->loop = loop;
+    terminal->person.loop = loop;
+    terminal->person.display = terminal->options.display;
     TRY(open_again(terminal, error));
     int status = uv_poll_init(uv, &terminal->poll, terminal->fd);
     if (status != 0) {

@@ -23,8 +23,8 @@ static const struct terminal_command commands[] = {
      TERMINAL_RUN,
      RUN_COMMAND_FORK},
     {"rewind",
-     "TURN",
-     "conversation and files as they were before a turn",
+     "N",
+     "conversation and files as after turn N; what came later goes",
      TERMINAL_RUN,
      RUN_COMMAND_REWIND},
     {"undo", "", "files as they were before the last change", TERMINAL_RUN, RUN_COMMAND_UNDO},
@@ -53,7 +53,7 @@ bool terminal_command_parse(
     while (end < line.length && line.data[end] >= 'a' && line.data[end] <= 'z') {
         end++;
     }
-    if (line.length < 2 || line.data[0] != '/' || end == 1 ||
+    if (line.length == 0 || line.data[0] != '/' || (end == 1 && line.length > 1) ||
         (end < line.length && line.data[end] != ' ' && line.data[end] != '\n')) {
         return false;
     }
@@ -71,7 +71,7 @@ bool terminal_command_parse(
         }
     }
     *out = NULL;
-    *nearest = nearest_name(name, names, COUNT_OF(names));
+    *nearest = name.length > 0 ? nearest_name(name, names, COUNT_OF(names)) : NULL;
     return true;
 }
 

@@ -22,7 +22,7 @@ struct terminal_command {
 size_t terminal_command_count(void);
 const struct terminal_command *terminal_command_at(size_t index);
 
-/* Whether a line is a command at all: a slash, letters, and then a blank or nothing. *out is null when
+/* Whether a line is a command at all: a slash, letters, and then a blank or nothing; or a slash alone. *out is null when
  * there is none of that name: then *nearest is the one that may be meant, or null. */
 bool terminal_command_parse(
     struct view line,

@@ -1,5 +1,4 @@
 /* What keys and whole lines do. */
-#include "terminal_commands.h"
 #include "terminal_internal.h"
 
 #include <signal.h>
@@ -16,17 +15,6 @@ static void clear_line(struct terminal *terminal) {
     terminal->edits++;
 }
 
-static struct view trimmed(struct view text) {
-    while (text.length > 0 && strchr(" \t\n", text.data[text.length - 1]) != NULL) {
-        text.length--;
-    }
-    size_t from = 0;
-    while (from < text.length && strchr(" \t\n", text.data[from]) != NULL) {
-        from++;
-    }
-    return view_slice(text, from, text.length - from);
-}
-
 /* ---- answers -------------------------------------------------------------------------------- */
 
 void terminal_end_question(struct terminal *terminal) {
@@ -39,94 +27,21 @@ void terminal_end_question(struct terminal *terminal) {
     }
 }
 
-/* The first word of the line, in full or its first letter. */
-static bool is_word(struct view line, const char *word, struct view *rest) {
-    size_t end = 0;
-    while (end < line.length && strchr(" ,:;\n", line.data[end]) == NULL) {
-        end++;
-    }
-    struct view first = view_slice(line, 0, end);
-    *rest = trimmed(view_slice(line, end + 1, line.length));
-    return view_equals_text(first, word) ||
-           (first.length == 1 && first.data[0] == (unsigned char)word[0]);
-}
-
-/* A word of consent with anything behind it is none: it may have been typed for something else. */
 static void answer(struct terminal *terminal, struct view line) {
-    struct view rest;
-    struct run_input input = {.type = RUN_INPUT_ANSWER, .question = terminal->question};
-    if (is_word(line, "yes", &rest) && rest.length == 0) {
-        input.answer = RUN_ANSWER_YES;
-    } else if (terminal->has_always && is_word(line, "always", &rest) && rest.length == 0) {
-        input.answer = RUN_ANSWER_ALWAYS;
-    } else if (is_word(line, "no", &rest)) {
-        input.answer = RUN_ANSWER_NO;
-        input.text = rest;
-    } else {
-        terminal_say(
-            terminal,
-            terminal->has_always ? "y: once, a: always, n: no, and why if you like"
-                                 : "y: once, n: no, and why if you like"
-        );
+    struct run_input input;
+    if (!person_answer(&terminal->person, line, &input)) {
+        if (!person_command(&terminal->person, line)) {
+            terminal_say(terminal, person_answers(&terminal->person));
+        }
         return;
     }
-    /* The text lies in the editor, which gets the draft back. */
-    CLEANUP(buffer_deinit) struct buffer remark;
-    buffer_init(&remark, EDITOR_BYTES_MAX);
-    result_ignore(buffer_append(&remark, input.text, NULL)
-    ); /* without memory a no without remark */
-    input.text = buffer_view(&remark);
-    terminal_end_question(terminal);
+    if (input.answer != RUN_ANSWER_VIEW) {
+        terminal_end_question(terminal);
+    }
     loop_input(terminal->loop, &input);
 }
 
 /* ---- lines ---------------------------------------------------------------------------------- */
-
-static void run_local(struct terminal *terminal, const struct terminal_command *command) {
-    if (command->type == TERMINAL_HELP) {
-        CLEANUP(buffer_deinit) struct buffer text;
-        buffer_init(&text, 16384);
-        if (is_ok(terminal_help(&text, NULL))) {
-            terminal_say(terminal, buffer_text(&text));
-        }
-    } else {
-        display_toggle_thinking(terminal->options.display);
-    }
-}
-
-/* False when the line is a message. */
-static bool run_command_line(struct terminal *terminal, struct view line) {
-    const struct terminal_command *command = NULL;
-    const char *nearest = NULL;
-    struct view argument = {0};
-    if (!terminal_command_parse(line, &command, &argument, &nearest)) {
-        return false;
-    }
-    if (command == NULL) {
-        char text[160];
-        int length = snprintf(
-            text,
-            sizeof text,
-            "there is no command %.*s%s%s%s; /help lists them",
-            (int)(line.length > 40 ? 40 : line.length),
-            line.data,
-            nearest != NULL ? ": did you mean /" : "",
-            nearest != NULL ? nearest : "",
-            nearest != NULL ? "?" : ""
-        );
-        ASSERT(length > 0);
-        terminal_say(terminal, text);
-    } else if (command->type == TERMINAL_RUN) {
-        loop_input(
-            terminal->loop,
-            &(struct run_input
-            ){.type = RUN_INPUT_COMMAND, .command = command->run_command, .text = argument}
-        );
-    } else {
-        run_local(terminal, command);
-    }
-    return true;
-}
 
 static void submit(struct terminal *terminal) {
     size_t cursor = 0;
@@ -138,7 +53,7 @@ static void submit(struct terminal *terminal) {
     }
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, 4 * EDITOR_BYTES_MAX);
-    if (is_failed(buffer_append(&text, trimmed(line), NULL))) {
+    if (is_failed(buffer_append(&text, person_trimmed(line), NULL))) {
         terminal_say(terminal, "no memory for this line");
         return;
     }
@@ -154,7 +69,7 @@ static void submit(struct terminal *terminal) {
     }
     terminal->interrupts = 0;
     terminal_remember(terminal, whole);
-    if (!run_command_line(terminal, whole)) {
+    if (!person_command(&terminal->person, whole)) {
         send_input(terminal, RUN_INPUT_MESSAGE, whole);
     }
 }
@@ -183,7 +98,9 @@ static void escape(struct terminal *terminal) {
     bool is_twice = now_ms - terminal->escape_ms <= ESCAPE_TWICE_MS;
     terminal->escape_ms = is_twice ? INT64_MIN / 2 : now_ms;
     if (is_twice && !terminal->is_idle && !terminal->is_asking) {
-        send_input(terminal, RUN_INPUT_INTERRUPT, (struct view){0});
+        loop_input(
+            terminal->loop, &(struct run_input){.type = RUN_INPUT_INTERRUPT, .is_steering = true}
+        );
         submit(terminal);
     }
 }

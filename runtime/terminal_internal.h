@@ -4,6 +4,7 @@
 #ifndef HEARTH_RUNTIME_TERMINAL_INTERNAL_H
 #define HEARTH_RUNTIME_TERMINAL_INTERNAL_H
 
+#include "person.h"
 #include "terminal.h"
 #include "terminal_complete.h"
 #include "terminal_editor.h"
@@ -11,7 +12,6 @@
 
 #include "sandbox/beneath.h"
 #include <uv.h>
-
 
 struct terminal {
     struct run_front front;
@@ -33,9 +33,8 @@ struct terminal {
 
     bool is_idle;
     uv_timer_t asking; /* until the question is asked: what is typed on is no answer to it */
-    bool is_asking;    /* the line is an answer to: */
-    bool has_always;
-    uint64_t question;
+    bool is_asking;    /* the line is an answer */
+    struct person person;
     struct buffer draft; /* what was typed when the question came */
     int64_t escape_ms, interrupt_ms;
     int interrupts; /* on end */

@@ -10,9 +10,11 @@ import http.server
 import json
 import os
 import pathlib
+import pty
 import queue
 import random
 import resource
+import select
 import shutil
 import signal
 import sqlite3
@@ -237,6 +239,73 @@ def test_lines_of_text_are_messages_and_their_end_ends_the_run():
         assert done.returncode == 0, done.stderr
         texts = [text for role, text in one.messages() if role == "user"]
         assert texts == ["first line", "second line"], texts
+
+
+def lines(one, turns, text, *arguments, terminal=False):
+    """A run that is given lines of text, at once; or line by line by a program on a dumb terminal."""
+    path = one.folder / "script.json"
+    path.write_text(json.dumps({"turns": turns}))
+    command = [PROGRAM, "run", "--interactive", "--state", str(one.state), "-C", str(one.work),
+               "--max-turn-tokens", "16000", "--max-repeats", "off", *arguments]
+    environment = dict(os.environ, HEARTH_SCRIPT=str(path), TERM="dumb")
+    if not terminal:
+        done = subprocess.run(command, input=text.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env=environment, timeout=WAIT)
+        assert done.returncode == 0, done
+        return done.stdout.decode()
+    keyboard, screen = pty.openpty()
+    with subprocess.Popen(command, stdin=screen, stdout=screen, stderr=subprocess.PIPE, env=environment) as run:
+        os.close(screen)
+        seen = ""
+        for wanted, line in text:
+            while wanted not in seen:
+                if not select.select([keyboard], [], [], WAIT)[0]:
+                    run.kill()
+                    raise AssertionError((wanted, seen))
+                seen += os.read(keyboard, 4096).decode()
+            seen = seen.split(wanted, 1)[1]
+            os.write(keyboard, line.encode() + b"\n")
+        with contextlib.suppress(OSError):
+            while more := os.read(keyboard, 4096):
+                seen += more.decode()
+        os.close(keyboard)
+        assert run.wait(WAIT) == 0
+    return seen
+
+
+def test_lines_of_text_are_answers_and_commands_too():
+    test_cli.needs_sandbox()
+    command = "".join(f"echo {number} >> n\n" for number in range(30)) + "echo " + "x" * 600 + "the end"
+    turns = [call(command), call("echo no > m"), say("done"), say("second")]
+    text = "go\nwhat?\ny\nn not that\n/diff\n/undo\nand more\n/\n/hepl\n/help\n/quit\nnever"
+    with session() as one:
+        shown = lines(one, turns, text, "--policy", "ask")
+        assert all(f"echo {number} >> n\n" in shown for number in range(30)), shown
+        assert "the end\n" in shown and shown.count("? may shell run?") == 2, shown
+        assert shown.count("y: once, ") == 3, shown  # with each question, and for what is none
+        assert "+29\n" in shown and "put back" in shown and not list(one.work.iterdir()), shown
+        assert "/hepl; did you mean /help?" in shown and "/rewind N" in shown, shown
+        users = [text for role, text in one.messages() if role == "user"]
+        assert users[0] == "go" and users[-1] == "and more" and "never" not in users, users
+        tools = [text for role, text in one.messages() if role == "tool"]
+        assert "not that" in tools[1], tools
+
+
+def test_the_end_of_the_lines_refuses_what_is_asked():
+    test_cli.needs_sandbox()
+    with session() as one:
+        shown = lines(one, [call("echo a > n"), say("done")], "go", "--policy", "ask")
+        assert "nobody is there to be asked" in shown and not list(one.work.iterdir()), shown
+
+
+def test_a_dumb_terminal_answers_and_commands():
+    test_cli.needs_sandbox()
+    turns = [call("echo a > n"), call("echo b > m"), say("done")]
+    with session() as one:
+        talk = [("", "go"), ("v: view", "y"), ("v: view", "n"), ("ended with an answer", "/sessions"),
+                (" turns  go", "/quit")]
+        shown = lines(one, turns, talk, "--policy", "ask", terminal=True)
+        assert [path.name for path in one.work.iterdir()] == ["n"], shown
 
 
 def test_nothing_is_recorded_before_the_first_message():

@@ -236,7 +236,7 @@ static void a_change_shows_what_differs_and_what_lies_beside(void **state) {
     lines_init(&lines, 80, false);
     diff_put_change(
         &lines,
-        "  ",
+        &(struct diff_form){.prefix = "  "},
         view_of_text("1\n2\n3\nold a\nsame\nold b\n4\n5\n6\n"),
         view_of_text("1\n2\n3\nnew a\nsame\nnew b\nnew c\n4\n5\n6\n")
     );
@@ -252,8 +252,12 @@ static void an_added_or_removed_end_is_shown(void **state) {
     (void)state;
     struct lines lines;
     lines_init(&lines, 80, true);
-    diff_put_change(&lines, "", view_of_text("a"), view_of_text("a\nb\x1b[31m"));
-    diff_put_change(&lines, "", view_of_text("a\nb"), (struct view){0});
+    diff_put_change(
+        &lines, &(struct diff_form){.prefix = ""}, view_of_text("a"), view_of_text("a\nb\x1b[31m")
+    );
+    diff_put_change(
+        &lines, &(struct diff_form){.prefix = ""}, view_of_text("a\nb"), (struct view){0}
+    );
     assert_string_equal(
         buffer_text(&lines.text),
         "  a\n\x1b[32m+ b\\x1b[31m\x1b[0m\n\x1b[31m- a\x1b[0m\n\x1b[31m- b\x1b[0m\n"
@@ -265,7 +269,10 @@ static void a_patch_has_colours_and_an_end(void **state) {
     (void)state;
     struct lines lines;
     lines_init(&lines, 80, true);
-    diff_put(&lines, "", view_of_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-o\n+n\n c\n"), 5);
+    const struct diff_form form = {.prefix = "", .lines_max = 5};
+    assert_false(
+        diff_put(&lines, &form, view_of_text("--- a/x\n+++ b/x\n@@ -1 +1 @@\n-o\n+n\n c\n"))
+    );
     assert_string_equal(
         buffer_text(&lines.text),
         "\x1b[1m--- a/x\x1b[0m\n\x1b[1m+++ b/x\x1b[0m\n\x1b[2m@@ -1 +1 @@\x1b[0m\n"
@@ -286,7 +293,7 @@ static void a_large_change_is_cut_with_a_count(void **state) {
     }
     struct lines lines;
     lines_init(&lines, 80, false);
-    diff_put_change(&lines, "", buffer_view(&a), buffer_view(&b));
+    diff_put_change(&lines, &(struct diff_form){.prefix = ""}, buffer_view(&a), buffer_view(&b));
     assert_non_null(strstr(buffer_text(&lines.text), "- old 39\n... 5960 more lines ...\n"));
     lines_deinit(&lines);
 }

@@ -230,7 +230,9 @@ def test_a_wrong_command_is_not_sent_and_the_nearest_is_named():
         with Screen(place, place.command(), [say("one")]) as screen:
             screen.idle()
             screen.enter("/hepl")
-            screen.wait("there is no command /hepl: did you mean /help?")
+            screen.wait("there is no command /hepl; did you mean /help? (/help lists them)")
+            screen.enter("/")
+            screen.wait("there is no command / (/help lists them)")
             screen.enter("/help")
             screen.wait("/effort N", "/quit", "Ctrl-D: end")
             screen.enter("/etc/passwd is what?")  # a path, so a message
@@ -307,7 +309,7 @@ def test_an_interrupt_gives_the_prompt_back_and_two_end():
 
 def test_escape_twice_steers():
     with Place() as place:
-        with Screen(place, place.command(), [ENDLESS, say("turned")]) as screen:
+        with Screen(place, place.command(), [ENDLESS, say("turned"), ENDLESS]) as screen:
             screen.idle()
             screen.enter("go")
             screen.wait("againain")
@@ -315,6 +317,16 @@ def test_escape_twice_steers():
             screen.wait("> turn left")
             screen.keys("Escape", "Escape")
             screen.wait("you: turn left", "turned", "waiting | ")
+            assert "ended it itself" not in screen.text()
+            screen.enter("on")
+            screen.wait("you: on", "writing | ")
+            screen.keys("Escape", "Escape")
+            screen.idle()
+            screen.keys("C-c")  # is the first one
+            screen.wait("once more to leave", "waiting | ")
+            screen.keys("C-c")
+            text = screen.ended()
+            assert "# go on: hearth run --resume " in text and "# next: hearth sessions show " in text, text
 
 
 def test_questions_are_answered_with_a_word_and_enter():
@@ -325,7 +337,7 @@ def test_questions_are_answered_with_a_word_and_enter():
         with Screen(place, place.command(), turns) as screen:
             screen.idle()
             screen.enter("go")
-            screen.wait("? may shell run?", "allow? y once, a always, n no and why:")
+            screen.wait("? may shell run?", "allow? y once, a always, n no and why, v view:")
             screen.enter("yes, and then look at it")  # said of something else
             screen.wait("y: once, a: always, n: no")
             screen.enter("y")
@@ -333,11 +345,45 @@ def test_questions_are_answered_with_a_word_and_enter():
             text = screen.wait("> shell echo second", "allow? y once")
             assert "| second" not in text
             screen.enter("n not this one")
-            text = screen.wait("denied by the person", "> shell echo third", "allow? y once")
+            text = screen.wait("denied by you", "> shell echo third", "allow? y once")
             assert "not this one" in text and "| second" not in text, text
             screen.type("y")
             screen.keys("Enter")
             screen.wait("| third", "over", "waiting | ")
+
+
+def test_a_person_sees_all_of_what_they_allow():
+    test_cli.needs_sandbox()
+    long_line = "echo " + "x" * 900 + " ; echo the very end"
+    many = "\n".join(f"echo line {number}" for number in range(60))
+    huge = "\n".join(f"echo huge {number}" for number in range(400))
+    with Place() as place:
+        place.configure(policy="ask")
+        (place.work / "a").write_text("one\n" * 90)
+        edit = {"name": "edit", "arguments": {"path": "a", "edits": [
+            {"old": "one\n" * 90, "new": "".join(f"new {number}\n" for number in range(90))}]}}
+        turns = [call(long_line), call(many), call(huge), {"thinking": "hm", "text": "", "calls": [edit]},
+                 say("over")]
+        with Screen(place, place.command(), turns, height=50) as screen:
+            screen.idle()
+            screen.enter("go")
+            text = screen.wait("? may shell run?", "allow? y once").replace("\n", "")
+            assert text.count("x" * 70) > 900 // 80 and text.count("the very end") == 2, text
+            assert "v shows" not in text
+            screen.enter("n")
+            text = screen.wait("line 59", "allow? y once")
+            assert all(f"echo line {number}\n" in text for number in range(60)), text
+            screen.enter("n")
+            text = screen.wait("not all of it is shown: v shows it", "huge 399", "allow? y once")
+            assert "echo huge 149\n" in text and "echo huge 150\n" not in text and "... 200 more lines" in text, text
+            screen.enter("v")
+            text = screen.wait("echo huge 150\n", "echo huge 349\n")
+            screen.enter("n")
+            text = screen.wait("> edit a\n  1.\n", "  + new 89\n", "allow? y once")
+            screen.enter("/help")  # a command is one while it asks, too
+            screen.wait("/rewind N")
+            screen.enter("y")
+            screen.wait("over", "waiting | ")
 
 
 def test_always_is_not_asked_again():

@@ -357,7 +357,7 @@ static void commands_are_told_from_messages(void **state) {
     const char *nearest = NULL;
     struct view argument;
     static const char *const messages[] = {
-        "", "/", "help", "/etc/passwd", "/ help", "/Help", "//", "/9"};
+        "", "help", "/etc/passwd", "/ help", "/Help", "//", "/9"};
     for (size_t i = 0; i < COUNT_OF(messages); i++) {
         assert_false(
             terminal_command_parse(view_of_text(messages[i]), &command, &argument, &nearest)
@@ -372,9 +372,12 @@ static void commands_are_told_from_messages(void **state) {
     assert_true(terminal_command_parse(view_of_text("/qiut"), &command, &argument, &nearest));
     assert_null(command);
     assert_string_equal(nearest, "quit");
-    assert_true(terminal_command_parse(view_of_text("/zzzzzzzz"), &command, &argument, &nearest));
-    assert_null(command);
-    assert_null(nearest);
+    static const char *const others[] = {"/", "/zzzzzzzz"};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        assert_true(terminal_command_parse(view_of_text(others[i]), &command, &argument, &nearest));
+        assert_null(command);
+        assert_null(nearest);
+    }
     CLEANUP(buffer_deinit) struct buffer help;
     buffer_init(&help, 1 << 16);
     assert_true(is_ok(terminal_help(&help, NULL)));
