@@ -139,7 +139,7 @@ void loop_input(struct loop *loop, const struct run_input *input) {
 
 bool loop_waits(const struct loop *loop) {
     const struct run *run = loop->run;
-    return run != NULL && !run->is_ending && run->command == NULL &&
+    return run != NULL && !run->is_ending && run->command == NULL && run->change == NULL &&
            (agent_is_idle(run->agent) || run->call.phase == RUN_CALL_ASKS);
 }
 

@@ -263,7 +263,7 @@ def lines(one, turns, text, *arguments, terminal=False):
                     run.kill()
                     raise AssertionError((wanted, seen))
                 seen += os.read(keyboard, 4096).decode()
-            seen = seen.split(wanted, 1)[1]
+            seen = seen[seen.index(wanted) + len(wanted):]
             os.write(keyboard, line.encode() + b"\n")
         with contextlib.suppress(OSError):
             while more := os.read(keyboard, 4096):
