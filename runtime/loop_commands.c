@@ -20,7 +20,8 @@ struct run_command_work {
     struct buffer text; /* for the person */
     bool has_difference;
     struct workspace_difference difference;
-    char commit[WORKSPACE_COMMIT_BYTES]; /* DIFF: the present state */
+    char base[WORKSPACE_COMMIT_BYTES];   /* DIFF: before the session */
+    char commit[WORKSPACE_COMMIT_BYTES]; /* DIFF, FORK: the present state */
     struct workspace_undone undone;
     /* REWIND: what the context is now */
     struct resume resume;
@@ -42,22 +43,33 @@ static void command_destroy(struct run_command_work *work) {
 
 /* ---- on a worker ---------------------------------------------------------------------------- */
 
+/* The session, also one that has not gone on yet. */
+static const struct session_id *session_of(const struct run_command_work *work) {
+    const struct run *run = work->run;
+    bool has_begun = run->recorder.session.text[0] != '\0';
+    return has_begun ? &run->recorder.session : &run->resume->session;
+}
+
+static result take_snapshot(struct run_command_work *work, const char *why, struct error *error) {
+    struct workspace_snapshot now;
+    TRY(workspace_take_snapshot(work->run->recorder.workspace, why, &now, error));
+    memcpy(work->commit, now.commit, sizeof work->commit);
+    return OK;
+}
+
 static result work_diff(struct run_command_work *work, struct error *error) {
     struct recorder *recorder = &work->run->recorder;
-    if (recorder->workspace == NULL || recorder->commit_first[0] == '\0') {
+    bool has_begun = recorder->session.text[0] != '\0';
+    const char *base = has_begun ? recorder->commit_base : work->run->resume->commit_first;
+    if (recorder->workspace == NULL || base[0] == '\0') {
         FAIL(error, NOT_FOUND, "there is nothing to compare with: no snapshot was taken yet");
     }
-    struct workspace_snapshot now;
-    TRY(workspace_take_snapshot(recorder->workspace, "for a difference", &now, error));
-    memcpy(work->commit, now.commit, sizeof work->commit);
-    TRY(workspace_compare(
-        recorder->workspace,
-        recorder->commit_first,
-        now.commit,
-        RECORDER_PATCH_BYTES_MAX,
-        &work->difference,
-        error
-    ));
+    memcpy(work->base, base, sizeof work->base);
+    TRY(take_snapshot(work, "for a difference", error));
+    result compared = workspace_compare(
+        recorder->workspace, base, work->commit, RECORDER_PATCH_BYTES_MAX, &work->difference, error
+    );
+    TRY(rewind_note_lost(compared, session_of(work), error));
     work->has_difference = true;
     return OK;
 }
@@ -66,8 +78,7 @@ static result
 load_tree(const struct run_command_work *work, struct session_tree **out, struct error *error) {
     const struct session_load_options options = {
         .with_tokens = work->command == RUN_COMMAND_REWIND};
-    const struct recorder *recorder = &work->run->recorder;
-    return session_load(recorder->store, &recorder->session, &options, out, error);
+    return session_load(work->run->recorder.store, session_of(work), &options, out, error);
 }
 
 static result require_workspace(const struct run_command_work *work, struct error *error) {
@@ -92,6 +103,7 @@ static result work_undo(struct run_command_work *work, struct error *error) {
     TRY(load_tree(work, &tree, error));
     settle(work);
     TRY(rewind_undo(recorder->store, tree, recorder->workspace, &work->undone, error));
+    recorder_put_back(recorder, work->undone.after);
     return buffer_append_format(
         &work->text,
         error,
@@ -103,13 +115,16 @@ static result work_undo(struct run_command_work *work, struct error *error) {
 
 static result work_fork(struct run_command_work *work, struct error *error) {
     struct recorder *recorder = &work->run->recorder;
+    memcpy(work->commit, recorder->commit_last, sizeof work->commit);
+    if (work->commit[0] == '\0' && recorder->workspace != NULL) {
+        TRY(take_snapshot(work, "before a fork", error));
+    }
     struct session_fork_begin begin = {
-        .session = recorder->session,
-        .commit = view_of_text(recorder->commit_last),
+        .session = *session_of(work),
+        .commit = view_of_text(work->commit),
         .program_version = recorder->begin.program_version,
     };
-    TRY(session_last_whole_turn(recorder->store, &recorder->session, INT64_MAX, &begin.index, error)
-    );
+    TRY(session_last_whole_turn(recorder->store, &begin.session, INT64_MAX, &begin.index, error));
     struct session_id id;
     TRY(session_fork(recorder->store, &begin, &id, error));
     return buffer_append_format(
@@ -179,6 +194,7 @@ static result work_rewind(struct run_command_work *work, struct error *error) {
     TRY(rewind_to_turn(
         recorder->store, before, recorder->workspace, work->turn - 1, &work->undone, error
     ));
+    recorder_put_back(recorder, work->undone.after);
     TRY(load_tree(work, &tree, error));
     const struct resume_options resume = {
         .tokenizer = options->tokenizer,
@@ -265,7 +281,7 @@ static void show_result(struct run_command_work *work) {
         struct run_event changes = {
             .type = RUN_CHANGES,
             .difference = &work->difference,
-            .commit_before = run->recorder.commit_first,
+            .commit_before = work->base,
             .commit_after = work->commit,
             .shows_patch = true,
         };
@@ -369,7 +385,8 @@ void run_command(struct run *run, const struct run_input *input) {
         note(run, RUN_NOTE, view_of_text("it works: interrupt it first, or wait"));
         return;
     }
-    if (!agent_has_begun(run->agent) && input->command != RUN_COMMAND_SESSIONS) {
+    if (!agent_has_begun(run->agent) && run->resume == NULL &&
+        input->command != RUN_COMMAND_SESSIONS) {
         note(run, RUN_NOTE, view_of_text("nothing was done in this session yet"));
         return;
     }

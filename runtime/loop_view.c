@@ -126,7 +126,7 @@ void run_show_finished(struct run *run) {
         struct run_event changes = {
             .type = RUN_CHANGES,
             .difference = &run->recorder.difference,
-            .commit_before = run->recorder.commit_first,
+            .commit_before = run->recorder.commit_base,
             .commit_after = run->recorder.commit_last,
         };
         run_show(run, &changes);

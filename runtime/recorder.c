@@ -81,10 +81,30 @@ static result begin_again(struct recorder *recorder, struct error *error) {
     return batch_end(recorder, append_resume(recorder, error), error);
 }
 
+/* A session that goes on tells what it changed since its own beginning, if that snapshot is still there. */
+static result find_base(struct recorder *recorder, struct error *error) {
+    memcpy(recorder->commit_base, recorder->commit_first, sizeof recorder->commit_base);
+    if (recorder->resume == NULL || recorder->resume->commit_first[0] == '\0' ||
+        recorder->commit_first[0] == '\0') {
+        return OK;
+    }
+    const char *base = recorder->resume->commit_first;
+    struct workspace_difference none = {0};
+    result compared = workspace_compare(recorder->workspace, base, base, 0, &none, error);
+    workspace_difference_deinit(&none);
+    if (compared.code == RESULT_NOT_FOUND) {
+        return OK;
+    }
+    TRY(compared);
+    memcpy(recorder->commit_base, base, sizeof recorder->commit_base);
+    return OK;
+}
+
 result recorder_begin(struct recorder *recorder, struct error *error) {
     TRY(snapshot(recorder, "before the run", error));
     memcpy(recorder->commit_first, recorder->commit_last, sizeof recorder->commit_first);
     recorder->begin.commit_before = view_of_text(recorder->commit_first);
+    TRY(find_base(recorder, error));
     if (recorder->resume != NULL) {
         return begin_again(recorder, error);
     }
@@ -92,7 +112,17 @@ result recorder_begin(struct recorder *recorder, struct error *error) {
     return append_agent(recorder, error);
 }
 
+void recorder_put_back(struct recorder *recorder, const char *commit) {
+    size_t length = strlen(commit);
+    ASSERT(length < sizeof recorder->commit_last);
+    if (length > 0) { /* empty: no file was */
+        memcpy(recorder->commit_last, commit, length + 1);
+        recorder->tree_may_differ = false;
+    }
+}
+
 void recorder_rewound(struct recorder *recorder, const struct resume *resume) {
+    recorder->resume = resume; /* of a session that has not gone on yet */
     recorder->turn = resume->turn;
     recorder->position = (int64_t)resume->ids.count;
     recorder->recorded_messages = resume->recorded_messages;
@@ -533,14 +563,14 @@ recorder_end(struct recorder *recorder, const struct recorder_end *end, struct e
     if (recorder->tree_may_differ) {
         TRY(snapshot(recorder, "after the run", error));
     }
-    bool is_known = recorder->commit_first[0] != '\0' && recorder->commit_last[0] != '\0';
+    bool is_known = recorder->commit_base[0] != '\0' && recorder->commit_last[0] != '\0';
     recorder->difference_is_unknown = recorder->workspace != NULL && !is_known;
     if (recorder->workspace != NULL && is_known) {
         TRY_NOTE(
             error,
             workspace_compare(
                 recorder->workspace,
-                recorder->commit_first,
+                recorder->commit_base,
                 recorder->commit_last,
                 RECORDER_PATCH_BYTES_MAX,
                 &recorder->difference,

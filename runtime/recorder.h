@@ -27,11 +27,13 @@ struct recorder {
     struct session_id session, agent;
     struct session_id summaries; /* agent; "": none was needed yet */
     int64_t turn, call;
-    bool turn_is_open;        /* started, and its generation is not recorded yet */
-    int64_t position;         /* tokens recorded of the context */
-    int64_t turn_position;    /* before the prompt of the last turn */
-    size_t recorded_messages; /* messages below are in the record already */
-    char commit_first[WORKSPACE_COMMIT_BYTES];
+    bool turn_is_open;                         /* started, and its generation is not recorded yet */
+    int64_t position;                          /* tokens recorded of the context */
+    int64_t turn_position;                     /* before the prompt of the last turn */
+    size_t recorded_messages;                  /* messages below are in the record already */
+    char commit_first[WORKSPACE_COMMIT_BYTES]; /* before the run */
+    char
+        commit_base[WORKSPACE_COMMIT_BYTES]; /* before the session: what changes are told against */
     char commit_last[WORKSPACE_COMMIT_BYTES];
     bool tree_may_differ;                   /* a tool ran since the last snapshot */
     struct workspace_difference difference; /* of the whole run, after recorder_end */
@@ -46,6 +48,8 @@ void recorder_deinit(struct recorder *recorder);
 /* Snapshot, session, agent; or the session opened again, with what repairs its end. Expected errors of all: those of the store and the workspace. */
 MUST_CHECK result recorder_begin(struct recorder *recorder, struct error *error);
 
+/* Files were put back: the workspace is what `commit` holds. Thread: a worker, between steps. */
+void recorder_put_back(struct recorder *recorder, const char *commit);
 /* The session's context is an earlier one: turns go on behind it. Thread: loop, between steps. */
 void recorder_rewound(struct recorder *recorder, const struct resume *resume);
 

@@ -509,6 +509,10 @@ result resume_make(
     struct error *error
 ) {
     CLEANUP(resume_deinit) struct resume made = {.session = tree->session.id};
+    struct view first = tree->session.begin.commit_before;
+    if (first.length == WORKSPACE_COMMIT_BYTES - 1) {
+        memcpy(made.commit_first, first.data, first.length);
+    }
     struct record record = {
         .tree = tree,
         .options = options,

@@ -11,6 +11,7 @@
 #include "engine/chat.h"
 #include "engine/engine.h"
 #include "engine/tokenizer.h"
+#include "sandbox/workspace.h"
 #include "sessions/session.h"
 
 #define RESUME_CALL_INTERRUPTED                                                                    \
@@ -59,6 +60,8 @@ struct resume {
     /* Approximate windows that the context was computed with. */
     struct window_replay replays[ENGINE_REPLAYS_MAX];
     int32_t replay_count;
+
+    char commit_first[WORKSPACE_COMMIT_BYTES]; /* the workspace when the session began; may be "" */
 
     /* Set by the caller: why the cache of the recorded runs cannot be used; null: it can. */
     const char *miss;

@@ -91,12 +91,20 @@ static void collect(
 
 struct view rewind_commit_behind(const struct session_tree *tree, int64_t index) {
     struct view commit = tree->session.begin.commit_before;
+    int64_t changed_ms = 0;
     for (size_t i = 0; tree->agent_count > 0 && i < tree->agents[0].turn_count; i++) {
         const struct session_turn *turn = &tree->agents[0].turns[i];
         for (size_t k = 0; !turn->is_rewound && turn->index <= index && k < turn->call_count; k++) {
             struct view after = turn->calls[k].commit_after;
             commit = after.length > 0 ? after : commit;
+            changed_ms = after.length > 0 ? turn->calls[k].ended_ms : changed_ms;
         }
+    }
+    size_t rewinds = tree->agent_count > 0 ? tree->agents[0].rewind_count : 0;
+    for (size_t i = 0; index == INT64_MAX && i < rewinds; i++) {
+        const struct session_rewound *back = &tree->agents[0].rewinds[i];
+        bool is_last = back->commit_after.length > 0 && back->rewound_ms >= changed_ms;
+        commit = is_last ? back->commit_after : commit;
     }
     return commit;
 }

@@ -7,7 +7,8 @@
 #include "sandbox/workspace.h"
 #include "sessions/session.h"
 
-/* The workspace's snapshot behind a turn of the root agent: that of the last call until then. "": none. */
+/* The workspace's snapshot behind a turn of the root agent: that of the last call until then; INT64_MAX: the
+ * last one, also of files that were put back. "": none. */
 struct view rewind_commit_behind(const struct session_tree *tree, int64_t index);
 
 /* A failure of the workspace as one of the session: snapshots go (retention.h). */

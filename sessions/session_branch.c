@@ -396,6 +396,23 @@ static result append_rewind(
     return statement_run_once(&s, "rewind not stored", error);
 }
 
+/* A session that had ended ends with what was put back. */
+static result move_end(
+    struct session_store *store, const struct session_rewind_begin *begin, struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        store,
+        "UPDATE session SET commit_after = iif(status = 0 OR ?2 = '', commit_after, ?2)"
+        " WHERE id = ?1",
+        error
+    ));
+    statement_bind_text(&s, 1, id_view(&begin->session));
+    statement_bind_text(&s, 2, begin->commit_after);
+    return statement_run_once(&s, "the session to rewind does not exist", error);
+}
+
 /* A session that had ended is not done any more. One that runs goes on. */
 static result reopen_end(
     struct session_store *store, const struct session_rewind_begin *begin, struct error *error
@@ -425,8 +442,9 @@ result session_rewind(
         TRY(session_batch_begin(store, error));
     }
     result status = append_rewind(store, begin, error);
-    if (is_ok(status) && begin->index != SESSION_REWIND_WORKSPACE_ONLY) {
-        status = reopen_end(store, begin, error);
+    if (is_ok(status)) {
+        status = begin->index == SESSION_REWIND_WORKSPACE_ONLY ? move_end(store, begin, error)
+                                                               : reopen_end(store, begin, error);
     }
     if (has_batch) {
         return status;

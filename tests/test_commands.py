@@ -175,6 +175,68 @@ def test_a_fork_begins_where_the_session_stands():
         assert texts == ["one", "other"], texts
 
 
+def changed(changes):
+    return [file["path"] for file in changes["files"]]
+
+
+def end_changes(run):
+    """Ends the run; (what it changed, its session)."""
+    finished = run.end()
+    return changed(next(event for event in reversed(run.events) if event["event"] == "changes")), finished["session"]
+
+
+def test_what_was_taken_back_is_no_change_of_the_session():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([write("a", "1\n"), say("first"), write("b", "2\n"), say("second")]) as run:
+            run.wait("idle")
+            begin(run, "one")
+            begin(run, "two")
+            run.send("command", command="undo")  # of b
+            run.wait("note")
+            assert end_changes(run)[0] == ["a"]
+        assert plain(one, "sessions", "diff", "last", "--stat")[1].split()[0] == "a"
+        assert plain(one, "sessions", "undo", "last")[0] == 0  # of a
+        assert plain(one, "sessions", "diff", "last")[1].strip() == ""
+        with one.run([write("c", "3\n"), say("third")], "--resume", "last") as run:
+            run.wait("idle")
+            begin(run, "three")
+            run.send("command", command="rewind", text="4")
+            run.wait("note")
+            assert end_changes(run)[0] == []
+        calls = [one_call for turn in one.tree_of("last")["agents"][0]["turns"] for one_call in turn["calls"]]
+        assert calls[1]["commit_before"] == calls[0]["commit_after"]
+
+
+def test_a_resumed_session_is_all_there_before_its_first_message():
+    test_cli.needs_sandbox()
+    with session() as one:
+        with one.run([write("a", "1\n"), say("first"), write("b", "2\n"), say("second")]) as run:
+            run.wait("idle")
+            begin(run, "one")
+            begin(run, "two")
+            run.end()
+        kept = one.contexts[1]
+        with one.run([say("third")], "--resume", "last") as run:
+            run.wait("idle")
+            run.send("command", command="diff")
+            assert changed(run.wait("changes")) == ["a", "b"]
+            run.send("command", command="fork")
+            assert "begins where this one stands (turn 4)" in run.wait("note")["text"]
+            run.send("command", command="undo")
+            assert "1 file" in run.wait("note")["text"]
+            assert (one.work / "a").exists() and not (one.work / "b").exists()
+            run.send("command", command="rewind", text="2")
+            assert "back behind turn 2" in run.wait("note")["text"]
+            begin(run, "three")
+            run.send("command", command="diff")
+            assert changed(run.wait("changes")) == ["a"]
+            changes, this = end_changes(run)
+        assert changes == ["a"]
+        assert one.contexts[-1][:len(kept)] == kept
+        assert one.contexts[-1] == one.live_ids(this)[:len(one.contexts[-1])]
+
+
 def test_budget_is_said_at_any_time():
     test_cli.needs_sandbox()
     with session() as one:
