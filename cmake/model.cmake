@@ -1,0 +1,16 @@
+# The bundled model's weights are packed (a sixth smaller); they are put beside its other files, where every
+# build, test and run of this tree looks for them. Git ignores them there.
+set(model_directory ${CMAKE_CURRENT_SOURCE_DIR}/examples/mini/model)
+set(model_packed ${model_directory}/weights.tar.xz)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${model_packed})
+file(GLOB model_shards ${model_directory}/*.safetensors)
+list(LENGTH model_shards model_shard_count)
+file(SHA256 ${model_packed} model_digest)
+set(model_stamp ${model_directory}/.unpacked-${model_digest})
+if(model_shard_count LESS 2 OR NOT EXISTS ${model_stamp})
+    message(STATUS "model: unpacking ${model_packed}")
+    file(GLOB model_stamps ${model_directory}/.unpacked-*)
+    file(REMOVE ${model_stamps})
+    file(ARCHIVE_EXTRACT INPUT ${model_packed} DESTINATION ${model_directory})
+    file(TOUCH ${model_stamp})
+endif()
