@@ -38,8 +38,8 @@ static void copying_deinit(struct copying *copying) {
     git_index_free(copying->wanted);
 }
 
-/* Makes the directories of `path` in the copy and opens its own. *leaf is the last name. False: there is
- * a file in the way (of the copy). */
+/* Makes the directories of `path` in the copy and opens its own. *leaf is the last name; *entered is false
+ * where a file of the copy stands in the way. */
 static result enter(
     struct copying *copying, const char *path, const char **leaf, bool *entered, struct error *error
 ) {
