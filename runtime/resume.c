@@ -537,7 +537,7 @@ result resume_make(
         FAIL(error, MEMORY, "no memory for %d turns", made.turns);
     }
     record.keeps_output = keeps;
-    if (made.turns > 0) {
+    if (record.agent != NULL && made.turns > 0) {
         made.turn = record.agent->turns[made.turns - 1].number;
     }
     token_list_init(&made.ids, TOKEN_LIST_CEILING_DEFAULT);

@@ -37,7 +37,7 @@ struct terminal {
     struct person person;
     struct buffer draft; /* what was typed when the question came */
     int64_t escape_ms, interrupt_ms;
-    int interrupts; /* on end */
+    int interrupts;     /* on end */
     struct buffer rows; /* scratch of the prompt */
 
     /* On a worker: a line for the history. Further ones wait, each ended by a NUL. */

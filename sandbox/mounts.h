@@ -7,8 +7,8 @@
 
 #include "sandbox.h"
 
-#define MOUNTS_MAX         88 /* all of them */
-#define MOUNTS_NESTED_MAX  40 /* for git directories below the top */
+#define MOUNTS_MAX        88 /* all of them */
+#define MOUNTS_NESTED_MAX 40 /* for git directories below the top */
 
 enum mount_kind {
     MOUNT_BELOW, /* the workspace, read-only */
