@@ -226,6 +226,7 @@ static void disturb(void) {
     memset(text, 'b', sizeof text);
     while (partial[0] == '\0') {
         DIR *directory = opendir(copies);
+        ASSERT(directory != NULL);
         for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
             if (entry->d_name[0] == 'c') {
                 (void)snprintf(partial, sizeof partial, "%s/%s", copies, entry->d_name);
