@@ -450,9 +450,12 @@ static void the_status_line_fits_and_says_what_matters(void **state) {
     status_line_make(&status, 140, text);
     assert_string_equal(
         text,
-        "thinking | context 5.3k used, 11k left | 38 tok/s | 2:10 left | 1.3k tokens left | 131k "
-        "reused | "
-        "effort 75 | turn 3"
+        "thinking | context 5.3k used, 11k left | 38 tok/s | 2:10 left | 1.3k tokens left | "
+        "effort 75 | turn 3 | 131k reused"
+    );
+    status_line_make(&status, 79, text); /* a terminal of 80 columns */
+    assert_string_equal(
+        text, "thinking | 5.3k/16k | 38/s | 2:10 | 1.3k tok | effort 75 | turn 3 | 131k reused"
     );
     status_line_make(&status, 30, text);
     assert_string_equal(text, "thinking | 5.3k/16k | 38/s");
