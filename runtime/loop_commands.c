@@ -4,11 +4,13 @@
  */
 #include "loop_internal.h"
 
+#include "lines.h"
 #include "rewind.h"
 #include <inttypes.h>
 
 #define SESSIONS_SHOWN 10
-#define TASK_BYTES     60
+#define ID_BYTES_SHOWN 18 /* of an id: its time, and enough of what is random */
+#define TASK_COLUMNS   34 /* so that a session takes one row of 80 columns */
 
 struct run_command_work {
     struct run *run;
@@ -107,9 +109,9 @@ static result work_undo(struct run_command_work *work, struct error *error) {
     return buffer_append_format(
         &work->text,
         error,
-        "%zu files put back; as they were before: snapshot %s",
+        "%zu file%s put back",
         work->undone.files,
-        work->undone.before
+        work->undone.files == 1 ? "" : "s"
     );
 }
 
@@ -144,15 +146,15 @@ static result work_sessions(struct run_command_work *work, struct error *error) 
     TRY(session_list_load(work->run->recorder.store, &filter, &list, error));
     for (size_t i = 0; i < list->count; i++) {
         const struct session_summary *session = &list->sessions[i];
-        struct view task = view_slice(session->begin.task, 0, TASK_BYTES);
+        struct view task = session->begin.task;
         size_t newline = view_find(task, view_of_text("\n"), 0);
-        task = view_slice(task, 0, newline == SIZE_MAX ? task.length : newline);
-        task.length = utf8_valid_prefix(task);
+        task = text_in_columns(view_slice(task, 0, newline), TASK_COLUMNS);
         TRY(buffer_append_format(
             &work->text,
             error,
-            "%s%s  %-11s %3" PRId64 " turns  %.*s",
+            "%s%.*s  %-11s %3" PRId64 " turns  %.*s",
             i > 0 ? "\n" : "",
+            ID_BYTES_SHOWN,
             session->id.text,
             session_status_name(session->status),
             session->usage.turns,
@@ -207,10 +209,11 @@ static result work_rewind(struct run_command_work *work, struct error *error) {
     return buffer_append_format(
         &work->text,
         error,
-        "back behind turn %" PRId64 ": %zu tokens of context, %zu files put back",
+        "back behind turn %" PRId64 ": %zu tokens of context, %zu file%s put back",
         work->turn,
         work->resume.ids.count,
-        work->undone.files
+        work->undone.files,
+        work->undone.files == 1 ? "" : "s"
     );
 }
 

@@ -29,7 +29,21 @@ static result say_plan(
 ) {
     CLEANUP(buffer_deinit) struct buffer line;
     buffer_init(&line, 4096);
-    TRY(plan_describe(plan, &line, error));
+    if (request->says_briefly) {
+        const double gib = 1073741824.0;
+        uint64_t first = plan->has_device ? plan->device_bytes : plan->weights_mapped;
+        TRY(buffer_append_format(
+            &line,
+            error,
+            "memory: %s %.2f GiB, beside %.2f GiB; context %d tokens",
+            plan->has_device ? "device" : "weights",
+            (double)first / gib,
+            (double)plan->total_beside_weights / gib,
+            plan->context_max
+        ));
+    } else {
+        TRY(plan_describe(plan, &line, error));
+    }
     request->say(request->say_context, buffer_view(&line));
     return OK;
 }

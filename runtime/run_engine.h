@@ -12,6 +12,7 @@ struct run_engine_request {
     bool wants_draft_stages; /* --speculate draft */
     /* Lines for the person: the memory plan, why not the GPU. */
     void (*say)(void *context, struct view line);
+    bool says_briefly; /* the plan in one row; hearth doctor has the whole */
     void *say_context;
 };
 

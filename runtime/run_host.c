@@ -297,6 +297,7 @@ void run_host_engine_request(
              .wake_context = host->loop},
         .wants_draft_stages = settings->generation.speculation == SPECULATE_DRAFT,
         .say = say_loading,
+        .says_briefly = display_is_live(host->display),
         .say_context = host,
     };
 }

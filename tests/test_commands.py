@@ -87,7 +87,7 @@ def test_undo_takes_back_files_and_tells_the_model():
             run.wait("idle")
             begin(run, "one")
             run.send("command", command="undo")
-            assert "1 files put back" in run.wait("note")["text"]
+            assert "1 file put back" in run.wait("note")["text"]
             assert (one.work / "a").read_text() == "1\n"
             run.send("command", command="undo")
             run.wait("note")
@@ -149,7 +149,7 @@ def test_undo_after_a_rewind_takes_back_what_is_left():
             assert "0 files put back" in run.wait("note")["text"]
             assert (one.work / "a").exists() and not (one.work / "b").exists()
             run.send("command", command="undo")  # of a, which the first one did not take back
-            assert "1 files put back" in run.wait("note")["text"]
+            assert "1 file put back" in run.wait("note")["text"]
             assert not (one.work / "a").exists()
             run.end()
 
@@ -159,12 +159,14 @@ def test_a_fork_begins_where_the_session_stands():
     with session() as one:
         with one.run([write("a", "1\n"), say("first answer"), say("second answer")]) as run:
             run.wait("idle")
-            begin(run, "one")
+            begin(run, "one" + 40 * " \u4f60")
             run.send("command", command="fork")
             fork = run.wait("note")["text"].split()[1]
             begin(run, "two")
             run.send("command", command="sessions")
-            assert fork in run.wait("note")["text"] + run.wait("note")["text"]
+            rows = [run.wait("note")["text"], run.wait("note")["text"]]
+            assert fork[:18] in rows[0] + rows[1] and max(map(len, rows)) < 78, rows
+            assert one.tree_of(fork[:18])["id"] == fork
             run.end()
         with one.run([say("forked answer")], "--resume", fork) as run:
             run.wait("idle")
@@ -172,7 +174,7 @@ def test_a_fork_begins_where_the_session_stands():
             run.end()
         texts = [message["text"] for turn in one.tree_of(fork)["agents"][0]["turns"]
                  for message in turn["messages"] if message["role"] == "user"]
-        assert texts == ["one", "other"], texts
+        assert texts == ["one" + 40 * " \u4f60", "other"], texts
 
 
 def changed(changes):
@@ -304,7 +306,7 @@ def test_the_oldest_snapshots_go_at_the_end_of_a_run():
             run.wait("idle")
             begin(run, "two")
             run.send("command", command="undo")
-            assert "1 files put back" in run.wait("note")["text"]
+            assert "1 file put back" in run.wait("note")["text"]
             run.send("command", command="undo")
             assert "snapshots_max" in run.wait("warning")["text"]
             run.end()

@@ -415,7 +415,7 @@ def test_what_changed_is_shown_and_taken_back():
             screen.wait("1 file changed", "-old line\n+new line\n")
             assert screen.has_style(31, "-old line") and screen.has_style(32, "+new line"), screen.text("-e")
             screen.enter("/undo")
-            screen.wait("1 files put back")
+            screen.wait("1 file put back")
             assert (place.work / "a.txt").read_text() == "old line\n"
             screen.enter("/budget")
             screen.wait("# context ")
