@@ -227,7 +227,7 @@ def test_tab_completes_commands_and_files_of_the_workspace():
 
 def test_a_wrong_command_is_not_sent_and_the_nearest_is_named():
     with Place() as place:
-        with Screen(place, place.command(), [say("one")]) as screen:
+        with Screen(place, place.command(), [say("one")], width=200) as screen:
             screen.idle()
             screen.enter("/hepl")
             screen.wait("there is no command /hepl; did you mean /help? (/help lists them)")
