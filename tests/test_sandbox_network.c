@@ -107,6 +107,16 @@ static void nothing_is_reached_past_the_proxy(void **state) {
     sandbox_call_destroy(call);
 }
 
+static size_t count_of(struct sandbox_call *call, const char *text) {
+    struct sandbox_output output = sandbox_call_output(call, SANDBOX_STDOUT);
+    size_t count = 0;
+    for (size_t at = view_find(output.head, view_of_text(text), 0); at != SIZE_MAX;
+         at = view_find(output.head, view_of_text(text), at + 1)) {
+        count += 1;
+    }
+    return count;
+}
+
 static void only_tcp_and_unix_sockets_can_be_made(void **state) {
     (void)state;
     struct sandbox_call *call = run_networked(
@@ -116,13 +126,7 @@ static void only_tcp_and_unix_sockets_can_be_made(void **state) {
         "python3 -c 'import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); "
         "print(\"BOUND\")' 2>&1; ./atk sock 2 1; ./atk sock 10 1 6; ./atk sock 1 1"
     );
-    struct sandbox_output output = sandbox_call_output(call, SANDBOX_STDOUT);
-    size_t allowed = 0;
-    for (size_t at = view_find(output.head, view_of_text("PWNED"), 0); at != SIZE_MAX;
-         at = view_find(output.head, view_of_text("PWNED"), at + 1)) {
-        allowed += 1;
-    }
-    assert_int_equal(allowed, 3); // TCP over either IP, and unix, as the last line asks
+    assert_int_equal(count_of(call, "PWNED"), 3); // TCP over either IP, and unix, as the last line asks
     if (sandbox_get_probe(shared)->landlock_abi >= 4) {
         assert_false(output_has(call, "BOUND"));
     }
@@ -135,14 +139,8 @@ static void hosts_off_the_list_are_refused(void **state) {
         "get 127.0.0.1:1; get 127.1:$PORT; get [::1]:$PORT; get example.com; get 169.254.169.254;"
         "ask 'CONNECT data.evil.test:443 HTTP/1.1\\r\\n\\r\\n'; ask 'GET / HTTP/1.1\\r\\n\\r\\n'"
     );
-    struct sandbox_output output = sandbox_call_output(call, SANDBOX_STDOUT);
-    size_t refused = 0;
-    for (size_t at = view_find(output.head, view_of_text(" 403 "), 0); at != SIZE_MAX;
-         at = view_find(output.head, view_of_text(" 403 "), at + 1)) {
-        refused += 1;
-    }
-    assert_int_equal(refused, 6);
-    assert_true(output_has(call, " 400 "));
+    assert_int_equal(count_of(call, " 403 "), 5);
+    assert_int_equal(count_of(call, " 400 "), 2); // 127.1 is no name, and the last one no request
     assert_int_equal(loopback_accepted(server), 0);
     sandbox_call_destroy(call);
 }
