@@ -126,7 +126,9 @@ static void only_tcp_and_unix_sockets_can_be_made(void **state) {
         "python3 -c 'import socket; s = socket.socket(); s.bind((\"127.0.0.1\", 0)); "
         "print(\"BOUND\")' 2>&1; ./atk sock 2 1; ./atk sock 10 1 6; ./atk sock 1 1"
     );
-    assert_int_equal(count_of(call, "PWNED"), 3); // TCP over either IP, and unix, as the last line asks
+    assert_int_equal(
+        count_of(call, "PWNED"), 3
+    ); // TCP over either IP, and unix, as the last line asks
     if (sandbox_get_probe(shared)->landlock_abi >= 4) {
         assert_false(output_has(call, "BOUND"));
     }
