@@ -88,11 +88,15 @@ static const struct setting settings[] = {
 
 static struct fixture fixture;
 static int32_t vocabulary;
-static uint32_t random_state;
+static uint32_t random_state; /* of prompts: every run has the same ones */
+
+static int32_t draw_below(uint32_t *random, int32_t bound) {
+    *random = *random * 1664525U + 1013904223U;
+    return (int32_t)((*random >> 8) % (uint32_t)bound);
+}
 
 static int32_t random_below(int32_t bound) {
-    random_state = random_state * 1664525U + 1013904223U;
-    return (int32_t)((random_state >> 8) % (uint32_t)bound);
+    return draw_below(&random_state, bound);
 }
 
 static void take_event(const struct engine_event *event, struct outcome *out) {
@@ -200,18 +204,20 @@ struct oracle {
     const struct outcome *truth;
     int32_t prompt_end;
     int32_t wrong_one_in; /* chance of a wrong token in a draft; 0: never */
+    uint32_t random;      /* of the engine's thread, which asks as often as it likes */
 };
 
 static int32_t
 suggest(void *context, uint64_t sequence, int32_t length, int32_t most, int32_t *ids) {
-    const struct oracle *oracle = context;
+    struct oracle *oracle = context;
     (void)sequence;
     int32_t at = length - oracle->prompt_end;
-    int32_t count = random_below(most + 1);
+    int32_t count = draw_below(&oracle->random, most + 1);
     for (int32_t i = 0; i < count; i++) {
-        bool is_wrong = at + i >= oracle->truth->count ||
-                        (oracle->wrong_one_in > 0 && random_below(oracle->wrong_one_in) == 0);
-        ids[i] = is_wrong ? random_below(vocabulary) : oracle->truth->tokens[at + i];
+        bool is_wrong =
+            at + i >= oracle->truth->count ||
+            (oracle->wrong_one_in > 0 && draw_below(&oracle->random, oracle->wrong_one_in) == 0);
+        ids[i] = is_wrong ? draw_below(&oracle->random, vocabulary) : oracle->truth->tokens[at + i];
     }
     return count;
 }
