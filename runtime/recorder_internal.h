@@ -1,4 +1,5 @@
-/* Between the files of the recorder. */
+/* Between the files of the recorder: what a run records (recorder.c), and its going on under another model
+ * (recorder_model.c). Thread: as recorder.h. */
 #ifndef HEARTH_RUNTIME_RECORDER_INTERNAL_H
 #define HEARTH_RUNTIME_RECORDER_INTERNAL_H
 

@@ -1,7 +1,8 @@
 /* The bound on what the snapshots of all workspaces take together: what goes, and from whom.
  *
- * Snapshots stay as sessions were used, those of the one used last first; of one session its newest ones. A session whose snapshots went is whole otherwise, and says so when it is to go back. Blocks
- * on the disk. Thread: one at a time, as the store of sessions.
+ * Snapshots stay as sessions were used, those of the one used last first; of one session its newest
+ * ones. A session whose snapshots went is whole otherwise, and says so when it is to go back. Blocks on
+ * the disk. Thread: one at a time, as the store of sessions.
  */
 #ifndef HEARTH_RUNTIME_RETENTION_H
 #define HEARTH_RUNTIME_RETENTION_H

@@ -1,4 +1,7 @@
-/* What the files of the swarm share; see swarm.h. */
+/* Between the files of the swarm: making (swarm_create.c), events (swarm.c), a node's life (swarm_nodes.c), the
+ * strategy's orders (swarm_orders.c), what agents ask (swarm_asks.c, swarm_children.c, swarm_waits.c,
+ * swarm_messages.c), results (swarm_results.c), the clock (swarm_time.c), the way out (swarm_end.c), texts
+ * (swarm_texts.c) and promises (swarm_check.c). Thread: as swarm.h. */
 #ifndef HEARTH_RUNTIME_SWARM_INTERNAL_H
 #define HEARTH_RUNTIME_SWARM_INTERNAL_H
 

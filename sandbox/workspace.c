@@ -1,4 +1,5 @@
-/* Snapshots as trees in a bare repository of our own; with workspace_undo.c the only file that includes libgit2.
+/* Snapshots as trees in a bare repository of our own. libgit2 is included by the files of workspace_internal.h and of
+ * worktrees alone.
  *
  * libgit2 stores objects, decides what .gitignore ignores and compares trees. The working tree
  * itself is read and written here, by descriptors that the kernel resolves beneath the root: a

@@ -185,13 +185,5 @@ def test_what_cannot_be_forked_is_named():
         check(hearth("sessions", "fork", "--turn", "0", "--state", scratch.state), 2)
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests(
-        [(name, test) for name, test in globals().items()
-         if name.startswith("test_") and callable(test)
-         and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

@@ -1410,12 +1410,13 @@ def run_tests(tests):
     return 1 if failed else 0
 
 
-def main():
+def main(names):
+    """Runs the tests among a module's names, all or those that the command line names a part of."""
     parts = sys.argv[2:]
-    return run_tests([(name, test) for name, test in globals().items()
+    return run_tests([(name, test) for name, test in names.items()
                       if name.startswith("test_") and callable(test)
                       and (not parts or any(part in name for part in parts))])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(globals()))

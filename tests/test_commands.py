@@ -380,13 +380,5 @@ def test_a_killed_prune_takes_nothing_from_what_stays():
         assert plain(one, "sessions", "undo", new)[0] == 0
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests(
-        [(name, test) for name, test in globals().items()
-         if name.startswith("test_") and callable(test)
-         and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

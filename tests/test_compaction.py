@@ -520,12 +520,5 @@ def test_the_bundled_model_stops_where_nothing_can_be_left_out():
         assert end["stop"] == "context" and "1024 tokens" in end["detail"], end
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests([(name, test) for name, test in globals().items()
-                               if name.startswith("test_") and callable(test)
-                               and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

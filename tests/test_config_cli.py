@@ -375,12 +375,5 @@ def test_a_file_that_cannot_be_written_is_refused_at_the_start():
         assert (place.work / "last").read_text() == "done"
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests([(name, test) for name, test in globals().items()
-                               if name.startswith("test_") and callable(test)
-                               and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

@@ -826,13 +826,5 @@ def test_the_last_message_is_a_file():
         assert sorted(p.name for p in one.folder.iterdir() if "last" in p.name) == ["last"]
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests(
-        [(name, test) for name, test in globals().items()
-         if name.startswith("test_") and callable(test)
-         and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

@@ -220,13 +220,5 @@ def test_a_conversation_that_is_too_long_for_the_other_model_stays():
         assert one.select("SELECT count(*) FROM session") == [(1,)]
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests(
-        [(name, test) for name, test in globals().items()
-         if name.startswith("test_") and callable(test)
-         and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

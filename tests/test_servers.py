@@ -190,13 +190,5 @@ def test_files_are_put_back_while_a_server_is_there():
             run.end()
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests(
-        [(name, test) for name, test in globals().items()
-         if name.startswith("test_") and callable(test)
-         and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))

@@ -1,4 +1,4 @@
-/* Background jobs: their table, their output, and the tools that look after them.
+/* Background jobs: their table and their output; the tools that look after them are in tool_job_calls.c.
  *
  * Output is read by each job's own thread into a ring of the latest bytes; a call takes what came
  * since the last one. A job that ended is told of at the end of the next result, whatever that is of,
