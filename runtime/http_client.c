@@ -324,7 +324,7 @@ static result configure(
     SET(CURLOPT_PROXY, ""); // not that of the environment
     SET(CURLOPT_FOLLOWLOCATION, 0L);
     SET(CURLOPT_NOSIGNAL, 1L);
-    SET(CURLOPT_TIMEOUT_MS, (long)(left > 1 ? left : 1));
+    SET(CURLOPT_TIMEOUT_MS, (long)(left > 1 ? left : 1) + 1); // libcurl may end one early
     SET(CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
     SET(CURLOPT_SSL_VERIFYPEER, 1L);
     SET(CURLOPT_SSL_VERIFYHOST, 2L);

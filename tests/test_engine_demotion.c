@@ -362,7 +362,9 @@ static void many_agents_take_turns_in_a_pool_for_one(void **state) {
             assert_same_content(&few[i][t], &many[i][t]);
         }
     }
-    assert_true(statistics_of(&pair).total.demoted >= AGENTS);
+    /* All have content at the end, and two blocks hold that of two: the others were demoted. How
+       many more were is a matter of who was faster. */
+    assert_true(statistics_of(&pair).total.demoted >= AGENTS - 2);
     assert_int_equal(statistics_of(&pair).request_count, 0);
     close_pair(&pair);
 }
