@@ -76,6 +76,10 @@ bool display_is_live(const struct display *display) {
     return display->live != NULL;
 }
 
+bool display_is_for_people(const struct display *display) {
+    return display->options.form != DISPLAY_JSON;
+}
+
 /* ---- plain ---------------------------------------------------------------------------------- */
 
 static void plain_flush(struct display *display) {

@@ -94,8 +94,9 @@ struct run_event {
     const struct generation_facts *facts; /* USAGE */
     enum finish_reason reason;
 
-    const struct chat_call *call;   /* TOOL_*, ASK, DECISION */
-    const struct tool_result *tool; /* TOOL_RESULT */
+    const struct chat_call *call;           /* TOOL_*, ASK, DECISION */
+    const struct tool_overwrite *overwrite; /* TOOL_CALL, ASK: of it, null: not known; not JSON */
+    const struct tool_result *tool;         /* TOOL_RESULT */
 
     const struct workspace_difference *difference; /* CHANGES */
     const char *commit_before, *commit_after;
@@ -158,6 +159,7 @@ struct display_front {
 };
 void display_set_front(struct display *display, const struct display_front *front); /* null: none */
 bool display_is_live(const struct display *display);
+bool display_is_for_people(const struct display *display); /* every form but JSON */
 int display_width(const struct display *display);
 int display_height(const struct display *display);
 

@@ -3,6 +3,7 @@
  */
 #include "diff.h"
 #include "display_internal.h"
+#include <inttypes.h>
 
 #define QUESTION_LINES 200 /* of a call that a person is asked about; "v" shows the rest */
 #define QUESTION_BYTES ((size_t)16 << 10)
@@ -73,8 +74,39 @@ static struct json_value is_change(struct json_value member, bool *is_pair) {
     return next;
 }
 
+/* What becomes of a file that is there already. */
+static bool put_overwrite(
+    struct lines *lines,
+    enum extent extent,
+    const struct tool_overwrite *overwrite,
+    struct json_value content
+) {
+    if (!overwrite->has_patch) {
+        lines_format(
+            lines, STYLE_DIM, "  over a file of %" PRIu64 " bytes, no difference:", overwrite->bytes
+        );
+        return put_argument(lines, extent, content);
+    }
+    struct view patch = buffer_view(&overwrite->patch);
+    if (patch.length == 0) {
+        lines_format(lines, STYLE_DIM, "%s", "  the file stays as it is");
+        return true;
+    }
+    const struct diff_form form = form_of(extent, patch, (struct view){0});
+    return diff_put(lines, &form, patch);
+}
+
+static bool is_content(struct json_value member) {
+    return json_type(member) == JSON_STRING && view_equals_text(json_name(member), "content");
+}
+
 /* Members from `member` on: what changes as differences, the rest as arguments. */
-static bool put_members(struct lines *lines, enum extent extent, struct json_value member) {
+static bool put_members(
+    struct lines *lines,
+    enum extent extent,
+    struct json_value member,
+    const struct tool_overwrite *overwrite
+) {
     bool is_whole = true;
     while (json_type(member) != JSON_ABSENT) {
         bool is_pair = false;
@@ -85,6 +117,8 @@ static bool put_members(struct lines *lines, enum extent extent, struct json_val
             const struct diff_form form = form_of(extent, before, after);
             is_whole &= diff_put_change(lines, &form, before, after);
             member = next;
+        } else if (overwrite != NULL && is_content(member)) {
+            is_whole &= put_overwrite(lines, extent, overwrite, member);
         } else {
             is_whole &= put_argument(lines, extent, member);
         }
@@ -100,8 +134,9 @@ static bool put_edits(struct lines *lines, enum extent extent, struct json_value
     for (struct json_value edit = json_first(edits); json_type(edit) != JSON_ABSENT;
          edit = json_next(edit)) {
         lines_format(lines, STYLE_DIM, "  %zu.", number++);
-        is_whole &= json_type(edit) == JSON_OBJECT ? put_members(lines, extent, json_first(edit))
-                                                   : put_argument(lines, extent, edit);
+        is_whole &= json_type(edit) == JSON_OBJECT
+                        ? put_members(lines, extent, json_first(edit), NULL)
+                        : put_argument(lines, extent, edit);
     }
     return is_whole;
 }
@@ -115,15 +150,26 @@ static bool is_list(struct json_value member) {
 
 /* "> shell python3 test.py": the first argument in the line, further ones below it; texts that are
  * replaced, and patches, as differences. False: something was left out. */
-static bool put_call(struct lines *lines, enum extent extent, const struct chat_call *call) {
+static bool put_call(
+    struct lines *lines,
+    enum extent extent,
+    const struct chat_call *call,
+    const struct tool_overwrite *overwrite
+) {
     CLEANUP(buffer_deinit) struct buffer head;
     buffer_init(&head, LINES_BYTES_MAX);
     CLEANUP(json_cleanup) struct json_document *document = NULL;
     struct view value = call->arguments;
     struct json_value member = {0};
+    bool is_below = false; /* the first argument too is shown below the line */
+    if (overwrite != NULL && !overwrite->is_there) {
+        overwrite = NULL;
+    }
     if (is_ok(json_parse(call->arguments, NULL, &document, NULL))) {
         member = json_first(json_root(document));
-        value = json_type(member) == JSON_ABSENT || (extent == EXTENT_BRIEF && is_list(member))
+        is_below = overwrite != NULL && is_content(member);
+        value = json_type(member) == JSON_ABSENT || is_below ||
+                        (extent == EXTENT_BRIEF && is_list(member))
                     ? (struct view){0}
                     : member_text(member);
     }
@@ -139,7 +185,7 @@ static bool put_call(struct lines *lines, enum extent extent, const struct chat_
         const struct diff_form form = form_of(extent, value, (struct view){0});
         is_whole &= diff_put(lines, &form, value);
     }
-    member = json_next(member);
+    member = is_below ? member : json_next(member);
     bool is_edits = json_type(member) == JSON_ARRAY && view_equals_text(json_name(member), "edits");
     if (is_edits) {
         is_whole &= put_edits(lines, extent, member);
@@ -148,11 +194,13 @@ static bool put_call(struct lines *lines, enum extent extent, const struct chat_
     if (extent == EXTENT_BRIEF && is_list(member)) {
         member = json_next(member);
     }
-    return put_members(lines, extent, member) && is_whole;
+    return put_members(lines, extent, member, overwrite) && is_whole;
 }
 
-void display_put_call(struct lines *lines, const struct chat_call *call) {
-    (void)put_call(lines, EXTENT_BRIEF, call);
+void display_put_call(
+    struct lines *lines, const struct chat_call *call, const struct tool_overwrite *overwrite
+) {
+    (void)put_call(lines, EXTENT_BRIEF, call, overwrite);
 }
 
 void display_put_result(struct lines *lines, const struct tool_result *tool) {
@@ -165,10 +213,10 @@ void display_put_result(struct lines *lines, const struct tool_result *tool) {
 }
 
 /* Whether the brief form, which stands above already, leaves nothing out. */
-static bool is_brief(const struct chat_call *call) {
+static bool is_brief(const struct run_event *event) {
     struct lines brief;
     lines_init(&brief, 0, false);
-    bool is_whole = put_call(&brief, EXTENT_BRIEF, call);
+    bool is_whole = put_call(&brief, EXTENT_BRIEF, event->call, event->overwrite);
     lines_deinit(&brief);
     return is_whole;
 }
@@ -177,9 +225,9 @@ static bool is_brief(const struct chat_call *call) {
 void display_put_ask(struct lines *lines, const struct run_event *event) {
     bool is_whole = true;
     if (event->shows_call) {
-        (void)put_call(lines, EXTENT_WHOLE, event->call);
-    } else if (!is_brief(event->call)) {
-        is_whole = put_call(lines, EXTENT_QUESTION, event->call);
+        (void)put_call(lines, EXTENT_WHOLE, event->call, event->overwrite);
+    } else if (!is_brief(event)) {
+        is_whole = put_call(lines, EXTENT_QUESTION, event->call, event->overwrite);
     }
     if (!is_whole) {
         lines_format(lines, STYLE_BAD, "%s", "  not all of it is shown: v shows it");

@@ -14,7 +14,10 @@ void display_put_event(struct lines *lines, const struct run_event *event);
 
 /* ---- display_call.c ---- */
 
-void display_put_call(struct lines *lines, const struct chat_call *call);
+/* `overwrite`: null where it is not known. */
+void display_put_call(
+    struct lines *lines, const struct chat_call *call, const struct tool_overwrite *overwrite
+);
 void display_put_result(struct lines *lines, const struct tool_result *tool);
 void display_put_ask(struct lines *lines, const struct run_event *event);
 

@@ -332,7 +332,7 @@ void display_put_event(struct lines *lines, const struct run_event *event) {
     } else if (event->type == RUN_USAGE) {
         put_cut(lines, event->reason);
     } else if (event->type == RUN_TOOL_CALL) {
-        display_put_call(lines, event->call);
+        display_put_call(lines, event->call, event->overwrite);
     } else if (event->type == RUN_TOOL_RESULT) {
         display_put_result(lines, event->tool);
     } else if (event->type == RUN_CHANGES) {

@@ -90,6 +90,13 @@ struct tool_ports {
       struct view arguments,
       struct tool_subject *out,
       struct error *error);
+    /* What a call that tool_may_overwrite writes over; on a worker while no call runs. Null: not shown. */
+    result (*overwrite
+    )(void *context,
+      struct view name,
+      struct view arguments,
+      struct tool_overwrite *out,
+      struct error *error);
     /* Files that were read or written, the oldest first; null: not known. */
     void (*files
     )(void *context, void (*file)(void *file_context, struct view path), void *file_context);

@@ -75,6 +75,7 @@ void run_live_came(struct run *run) {
 
 void run_call_deinit(struct run *run) {
     tool_subject_deinit(&run->call.subject);
+    tool_overwrite_deinit(&run->call.overwrite);
     buffer_deinit(&run->call.pattern);
     buffer_deinit(&run->call.remark);
     hook_report_deinit(&run->call.report);
@@ -286,6 +287,7 @@ static void show_question(struct run *run, bool shows_call) {
     struct run_event event = {
         .type = RUN_ASK,
         .call = agent_call(run->agent, run->step.call_index),
+        .overwrite = &run->call.overwrite,
         .question = run->call.question,
         .reason_text = view_of_text(run->call.reason),
         .has_always = run->call.has_always,
@@ -380,6 +382,54 @@ static void look_before(struct run *run) {
     ASSERT(status == 0); /* fails only without a work function */
 }
 
+/* ---- what it writes over -------------------------------------------------------------------- */
+
+static void show_and_go(struct run *run) {
+    struct run_event shown = {
+        .type = RUN_TOOL_CALL,
+        .call = agent_call(run->agent, run->step.call_index),
+        .overwrite = &run->call.overwrite,
+    };
+    run_show(run, &shown);
+    if (run->call.is_withdrawn) {
+        withdraw(run);
+    } else if (run->call.subject.tool != NULL) {
+        look_before(run);
+    } else { /* an unknown tool: the call itself says so */
+        call_start(run);
+    }
+}
+
+static void file_work(uv_work_t *work) {
+    struct run *run = work->data;
+    const struct chat_call *call = agent_call(run->agent, run->step.call_index);
+    const struct tool_ports *tools = &run->options->tools;
+    run->step_result = tools->overwrite(
+        tools->context, call->name, call->arguments, &run->call.overwrite, &run->step_error
+    );
+}
+
+static void file_done(uv_work_t *work, int status) {
+    struct run *run = work->data;
+    ASSERT(status == 0); /* it is never cancelled in the pool's queue */
+    run->step_is_running = false;
+    run->call.phase = RUN_CALL_NONE;
+    if (is_failed(run->step_result)) {
+        call_failed(run, AGENT_CALL_FAILED);
+    } else {
+        show_and_go(run);
+    }
+}
+
+/* Before it is shown, so that it is shown as what it changes. */
+static void look_at_file(struct run *run) {
+    run->call.phase = RUN_CALL_LOOKS;
+    run->step_is_running = true;
+    run->work.data = run;
+    int status = uv_queue_work(&run->loop->uv, &run->work, file_work, file_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}
+
 void run_call(struct run *run, const struct agent_effect *effect) {
     ASSERT(!run->step_is_running && run->call.phase == RUN_CALL_NONE);
     const struct run_options *options = run->options;
@@ -389,9 +439,7 @@ void run_call(struct run *run, const struct agent_effect *effect) {
     run->call = (struct run_call){.question = run->call.question, .is_allowed = true};
     buffer_init(&run->call.pattern, BUFFER_CEILING_DEFAULT);
     buffer_init(&run->call.remark, BUFFER_CEILING_DEFAULT);
-    struct run_event shown = {.type = RUN_TOOL_CALL, .call = call};
     run->status.activity = "tool";
-    run_show(run, &shown);
     run_tell_waiting(run, call);
     tool_result_deinit(&run->tool);
     tool_result_init(&run->tool);
@@ -410,10 +458,11 @@ void run_call(struct run *run, const struct agent_effect *effect) {
     }
     if (is_failed(found)) {
         call_failed(run, AGENT_CALL_FAILED);
-    } else if (run->call.subject.tool != NULL) {
-        look_before(run);
-    } else { /* an unknown tool: the call itself says so */
-        call_start(run);
+    } else if (options->tools.overwrite != NULL && tool_may_overwrite(&run->call.subject) &&
+               display_is_for_people(options->display)) {
+        look_at_file(run);
+    } else {
+        show_and_go(run);
     }
 }
 
@@ -422,6 +471,7 @@ void run_call_cancel(struct run *run) {
         withdraw(run);
         return;
     }
+    run->call.is_withdrawn = run->call.phase == RUN_CALL_LOOKS;
     run_hooks_cancel(run);
     run->options->tools.cancel(run->options->tools.context);
 }

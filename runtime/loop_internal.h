@@ -22,12 +22,14 @@ struct run_model_change;
 
 #define RUN_REMARK_BYTES_MAX ((size_t)16 << 10)
 
-enum run_call_phase { RUN_CALL_NONE, RUN_CALL_HOOKS, RUN_CALL_ASKS, RUN_CALL_RUNS };
+enum run_call_phase { RUN_CALL_NONE, RUN_CALL_LOOKS, RUN_CALL_HOOKS, RUN_CALL_ASKS, RUN_CALL_RUNS };
 
 /* The call on its way. */
 struct run_call {
     enum run_call_phase phase;
     struct tool_subject subject;
+    struct tool_overwrite overwrite; /* for those who look on; found in RUN_CALL_LOOKS */
+    bool is_withdrawn;               /* cancelled before it was shown */
     uint64_t question; /* number of the last one */
     bool has_always;   /* "always" would add a rule: */
     struct buffer pattern;

@@ -126,6 +126,16 @@ static result port_tool_subject(
     return tool_subject_find(context, name, arguments, out, error);
 }
 
+static result port_tool_overwrite(
+    void *context,
+    struct view name,
+    struct view arguments,
+    struct tool_overwrite *out,
+    struct error *error
+) {
+    return tool_overwrite_find(context, name, arguments, out, error);
+}
+
 struct tool_ports tool_ports_of(struct tool_context *context) {
     return (struct tool_ports){
         .context = context,
@@ -134,6 +144,7 @@ struct tool_ports tool_ports_of(struct tool_context *context) {
         .renew = port_tool_renew,
         .settle = port_tool_settle,
         .subject = port_tool_subject,
+        .overwrite = port_tool_overwrite,
         .files = port_tool_files,
         .has_output = port_tool_has_output,
         .todo = port_tool_todo,

@@ -292,6 +292,41 @@ def test_an_edit_is_shown_as_a_difference():
             assert screen.has_style(31, "  - two") and screen.has_style(32, "  + 2"), screen.text("-e")
 
 
+def test_a_file_that_is_written_over_is_shown_as_a_difference():
+    test_cli.needs_sandbox()
+    numbers = [f"line {number}\n" for number in range(300)]
+    changed = ["first\n", *numbers[1:150], "middle\n", *numbers[151:]]
+    new = "".join(f"new {number}\n" for number in range(90))
+
+    def write(path, content):
+        return {"thinking": "hm", "text": "", "calls": [
+            {"name": "write", "arguments": {"path": path, "content": content}}]}
+    with Place() as place:
+        place.configure(policy="ask")
+        (place.work / "a").write_text("".join(numbers))
+        (place.work / "b").write_bytes(b"a\0b")
+        turns = [write("a", "".join(changed)), write("a", "".join(changed)), write("a", new), write("b", "text"),
+                 say("over")]
+        with Screen(place, place.command(), turns, height=50) as screen:
+            screen.idle()
+            screen.enter("go")
+            text = screen.wait("? may write run?", "allow? y once")
+            shown = "> write a\n  @@ -1,3 +1,3 @@\n  -line 0\n  +first\n   line 1\n   line 2\n  @@ -149,5 +149,5 @@"
+            assert shown in text and text.count("-line 150") == 1 and "line 3\n" not in text, text
+            assert screen.has_style(31, "  -line 0") and screen.has_style(32, "  +first"), screen.text("-e")
+            screen.enter("y")
+            screen.wait("ok: wrote a", "the file stays as it is", "allow? y once")
+            screen.enter("y")
+            text = screen.wait("not all of it is shown: v shows it", "allow? y once", without="+new 89")
+            screen.enter("v")
+            screen.wait("  +new 89\n", "allow? y once")
+            screen.enter("n")
+            screen.wait("over a file of 3 bytes, no difference:\n  content text\n", "allow? y once")
+            screen.enter("y")
+            screen.wait("over", "waiting | ")
+        assert (place.work / "a").read_text() == "".join(changed) and (place.work / "b").read_text() == "text"
+
+
 def test_an_interrupt_gives_the_prompt_back_and_two_end():
     with Place() as place:
         with Screen(place, place.command(), [ENDLESS, ENDLESS, say("x")]) as screen:

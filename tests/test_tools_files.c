@@ -375,6 +375,93 @@ static void ledger_lists_files_in_order(void **state) {
     bench_close(&bench);
 }
 
+static void overwritten(
+    const struct bench *bench,
+    const char *tool,
+    const char *arguments,
+    bool is_there,
+    const char *patch
+) {
+    struct tool_overwrite found;
+    MUST(tool_overwrite_find(
+        bench->context, view_of_text(tool), view_of_text(arguments), &found, &must_error
+    ));
+    assert_int_equal(found.is_there, is_there);
+    assert_int_equal(found.has_patch, patch != NULL);
+    assert_string_equal(buffer_text(&found.patch), patch != NULL ? patch : "");
+    tool_overwrite_deinit(&found);
+}
+
+static void what_is_written_over_is_compared(void **state) {
+    (void)state;
+    const struct tool_context_options claude = {
+        .set = tool_set_all(), .dialect = TOOL_DIALECT_CLAUDE};
+    const struct tool_context_options *const options[] = {NULL, &claude};
+    static const char *const tools[] = {"write", "Write"};
+    static const char *const paths[] = {"path", "file_path"};
+    for (size_t i = 0; i < COUNT_OF(options); i++) {
+        struct bench bench;
+        bench_open(&bench, NULL, options[i]);
+        put_text(&bench, "a", "1\n2\n3\n4\n5\n6\n7\n8\n9\n");
+        bench_put(&bench, "binary", view_of("a\0b", 3));
+        const struct {
+            const char *path, *content, *patch;
+            bool is_there;
+        } cases[] = {
+            {"a",
+             "one\\n2\\n3\\n4\\n5\\n6\\n7\\n8\\n9",
+             "@@ -1,3 +1,3 @@\n-1\n+one\n 2\n 3\n@@ -7,3 +7,3 @@\n 7\n 8\n-9\n+9\n\\ No newline at "
+             "end of file\n",
+             true},
+            {"/workspace/a", "1\\n2\\n3\\n4\\n5\\n6\\n7\\n8\\n9\\n", "", true}, // nothing changes
+            {"binary", "x", NULL, true},
+            {"none", "x", NULL, false},
+            {"../a", "x", NULL, false},
+            {".", "x", NULL, false},
+        };
+        for (size_t j = 0; j < COUNT_OF(cases); j++) {
+            char arguments[200];
+            (void)snprintf(
+                arguments,
+                sizeof arguments,
+                "{\"content\":\"%s\",\"%s\":\"%s\"}",
+                cases[j].content,
+                paths[i],
+                cases[j].path
+            );
+            overwritten(&bench, tools[i], arguments, cases[j].is_there, cases[j].patch);
+        }
+        overwritten(&bench, tools[i], "no JSON", false, NULL);
+        overwritten(&bench, tools[i], "[]", false, NULL);
+        overwritten(&bench, tools[i], "{\"path\":\"a\"}", false, NULL);
+        overwritten(&bench, "unknown", "{\"path\":\"a\",\"content\":\"x\"}", false, NULL);
+        overwritten(
+            &bench,
+            i == 0 ? "edit" : "Edit",
+            "{\"path\":\"a\",\"old\":\"1\",\"new\":\"x\"}",
+            false,
+            NULL
+        );
+        bench_close(&bench);
+    }
+}
+
+static void too_large_files_are_not_compared(void **state) {
+    struct bench *bench = *state;
+    CLEANUP(buffer_deinit) struct buffer large = {NULL, 0, 0, 0};
+    buffer_init(&large, BUFFER_CEILING_DEFAULT);
+    while (large.length < 40002) { // lines, not bytes, are too many
+        MUST(buffer_append_text(&large, "\n", &must_error));
+    }
+    bench_put(bench, "lines", buffer_view(&large));
+    while (large.length <= (size_t)1 << 20) {
+        MUST(buffer_append_text(&large, "xxxxxxxxxxxxxxx", &must_error));
+    }
+    bench_put(bench, "bytes", buffer_view(&large));
+    overwritten(bench, "write", "{\"path\":\"lines\",\"content\":\"\"}", true, NULL);
+    overwritten(bench, "write", "{\"path\":\"bytes\",\"content\":\"\"}", true, NULL);
+}
+
 #define BENCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -389,6 +476,8 @@ int main(void) {
         BENCH_TEST(growth_of_a_file_is_bounded),
         BENCH_TEST(files_are_read_before_they_are_changed),
         cmocka_unit_test(ledger_lists_files_in_order),
+        cmocka_unit_test(what_is_written_over_is_compared),
+        BENCH_TEST(too_large_files_are_not_compared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

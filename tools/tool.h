@@ -248,4 +248,23 @@ MUST_CHECK result tool_subject_find(
 );
 void tool_subject_deinit(struct tool_subject *subject); /* accepts zero; usable with CLEANUP */
 
+/* What a call replaces without naming it, so that a person sees what changes. */
+struct tool_overwrite {
+    bool is_there; /* a file that is written over: */
+    uint64_t bytes;
+    bool has_patch;      /* else it is too large, binary, or cannot be read: */
+    struct buffer patch; /* hunks of a unified diff; empty: nothing changes */
+};
+bool tool_may_overwrite(const struct tool_subject *subject);
+/* The file as it is now: it may be another one when the call runs. `out` is set in every case. Thread: that
+ * of tool_call, while no call runs; reads the file. Expected errors: MEMORY. */
+MUST_CHECK result tool_overwrite_find(
+    struct tool_context *context,
+    struct view name,
+    struct view arguments,
+    struct tool_overwrite *out,
+    struct error *error
+);
+void tool_overwrite_deinit(struct tool_overwrite *overwrite); /* accepts zero */
+
 #endif
