@@ -558,6 +558,21 @@ static int run_group(const char *group, const char *word) {
     return unknown_word(group, word);
 }
 
+/* Words in one argument are a task, unless they are those of a command: a mistyped one is no task. */
+static bool is_task(const char *word) {
+    static const char blanks[] = " \t\n";
+    if (word[0] == '-' || word[strspn(word, blanks)] == '\0' ||
+        word[strcspn(word, blanks)] == '\0') {
+        return false;
+    }
+    for (size_t i = 0; i < cli_command_count; i++) {
+        if (strcmp(word, cli_commands[i]->path) == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 int cli_main(int argc, char **argv) {
     for (size_t i = 0; i < cli_command_count; i++) {
         int used = 0;
@@ -566,6 +581,9 @@ int cli_main(int argc, char **argv) {
             return command->run_raw != NULL ? run_raw_command(command, argc - used, argv + used)
                                             : run_command(command, argc - used, argv + used);
         }
+    }
+    if (argc > 1 && is_task(argv[1])) {
+        return run_command(&command_run, argc, argv);
     }
     if (argc > 1 && is_group(argv[1])) {
         return run_group(argv[1], argc > 2 ? argv[2] : NULL);

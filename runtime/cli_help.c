@@ -140,7 +140,8 @@ void cli_help_group(FILE *file, const char *group) {
     (void)fputc('\n', file);
     if (group[0] == '\0') {
         (void)fputs(
-            "'hearth' alone, on a terminal, is 'hearth run' without a task: it asks for one.\n",
+            "'hearth' alone, on a terminal, is 'hearth run' without a task: it asks for one.\n"
+            "'hearth \"fix the tests\"' is 'hearth run' with that task.\n",
             file
         );
     }

@@ -138,6 +138,16 @@ MUST_CHECK result workspace_compare(
 );
 void workspace_difference_deinit(struct workspace_difference *difference);
 
+/* Of either text; the cost grows faster than the number of lines (workspace_merge.h). */
+#define WORKSPACE_TEXT_BYTES_MAX ((size_t)1 << 20)
+#define WORKSPACE_TEXT_LINES_MAX ((size_t)20000)
+/* Appends what makes one text of the other, as hunks of a unified diff: "@@ ...", then lines that begin with
+ * "-", "+" or a blank, two of them around each change; nothing when they are equal. Needs no workspace.
+ * Expected errors: LIMIT (a text is too large), INVALID_INPUT (binary), MEMORY. */
+MUST_CHECK result workspace_compare_texts(
+    struct view old_text, struct view new_text, struct buffer *out, struct error *error
+);
+
 /* Makes the tree what it was at `commit`: changed and deleted files come back, new files that a
  * snapshot would hold go; ignored and skipped ones stay. Takes a snapshot of the present state
  * first (`before`, may be null). Holds the lock that a sandboxed command in the same workspace

@@ -163,6 +163,17 @@ def test_the_nearest_name_is_said():
         assert b"did you mean" not in check(hearth(*words), 2).stderr, words
 
 
+def test_a_task_needs_no_command():
+    """Words in one argument; what is mistyped stays an error. Nothing runs: the directory is not there."""
+    for task in ("fix the bug", "run the tests", "fix\nit", " fix"):
+        check(hearth(task, "-C", "/none"), 2, err="workspace: /none: ")
+        check(hearth(task, "--effrt", "3"), 2, err="did you mean '--effort'\\?")
+    check(hearth("sessions list"), 2, err="no command 'sessions list'")
+    check(hearth("fix it", "b"), 2, err="unexpected 'b'")
+    for word in ("fix", "", " ", "--fix it"):
+        check(hearth(word, "-C", "/none"), 2, err="usage: hearth COMMAND")
+
+
 def test_help_names_every_command():
     shown = hearth("--help").stdout.decode()
     for path in COMMANDS:

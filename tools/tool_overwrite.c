@@ -1,7 +1,7 @@
 /* What a call would write over. See tool.h. */
 #include "tool_internal.h"
 
-#include "sandbox/text_difference.h"
+#include "sandbox/workspace.h"
 
 void tool_overwrite_deinit(struct tool_overwrite *overwrite) {
     buffer_deinit(&overwrite->patch);
@@ -29,7 +29,7 @@ static result compare(
     }
     out->is_there = true;
     out->bytes = info.bytes;
-    if (info.bytes > TEXT_DIFFERENCE_BYTES_MAX) {
+    if (info.bytes > WORKSPACE_TEXT_BYTES_MAX) {
         return OK;
     }
     CLEANUP(buffer_deinit) struct buffer old = {NULL, 0, 0, 0};
@@ -37,7 +37,7 @@ static result compare(
     if (!usable) {
         return OK;
     }
-    result compared = text_difference(buffer_view(&old), content, &out->patch, error);
+    result compared = workspace_compare_texts(buffer_view(&old), content, &out->patch, error);
     out->has_patch = is_ok(compared);
     return compared.code == RESULT_MEMORY ? compared : OK;
 }
@@ -55,7 +55,7 @@ result tool_overwrite_find(
 ) {
     CLEANUP(tool_subject_deinit) struct tool_subject subject = {0};
     *out = (struct tool_overwrite){0};
-    buffer_init(&out->patch, 4 * TEXT_DIFFERENCE_BYTES_MAX);
+    buffer_init(&out->patch, 4 * WORKSPACE_TEXT_BYTES_MAX);
     TRY(tool_subject_find(context, name, arguments, &subject, error));
     if (!tool_may_overwrite(&subject) || subject.arguments == NULL) {
         return OK;

@@ -1,8 +1,5 @@
-/* See text_difference.h. libgit2 compares; it needs no repository for that. */
-#include "text_difference.h"
-
+/* Two texts that are in no snapshot. See workspace.h. */
 #include "workspace_internal.h"
-#include <git2.h>
 
 #define CONTEXT_LINES 2
 
@@ -12,10 +9,10 @@ static void patch_cleanup(git_patch **patch) {
 
 static result check(struct view text, struct error *error) {
     size_t lines = 0;
-    for (size_t i = 0; i < text.length && text.length <= TEXT_DIFFERENCE_BYTES_MAX; i++) {
+    for (size_t i = 0; i < text.length && text.length <= WORKSPACE_TEXT_BYTES_MAX; i++) {
         lines += text.data[i] == '\n' ? 1 : 0;
     }
-    if (text.length > TEXT_DIFFERENCE_BYTES_MAX || lines > TEXT_DIFFERENCE_LINES_MAX) {
+    if (text.length > WORKSPACE_TEXT_BYTES_MAX || lines > WORKSPACE_TEXT_LINES_MAX) {
         FAIL(error, LIMIT, "too large to be compared: %zu bytes", text.length);
     }
     if (text.length > 0 && memchr(text.data, 0, text.length) != NULL) {
@@ -24,7 +21,7 @@ static result check(struct view text, struct error *error) {
     return OK;
 }
 
-result text_difference(
+result workspace_compare_texts(
     struct view old_text, struct view new_text, struct buffer *out, struct error *error
 ) {
     TRY(check(old_text, error));
