@@ -215,6 +215,7 @@ static result run_agent(
              .settings = options.settings},
         .time_ms_max = settings->time_ms_max,
         .tokens_max = settings->tokens_max,
+        .worktree_of = buffer_view(&settings->worktree_of),
     };
     log_event(
         LOG_INFO,
@@ -320,7 +321,9 @@ static int check_prompt(const struct run_host *host, const struct run_settings *
     );
 }
 
-static int run_opened(struct run_host *host, struct run_settings *settings) {
+/* *session: becomes that of the run, once there is one. */
+static int
+run_opened(struct run_host *host, struct run_settings *settings, struct session_id *session) {
     struct error error = {0};
     CLEANUP(buffer_deinit) struct buffer last_message;
     buffer_init(&last_message, BUFFER_CEILING_DEFAULT);
@@ -363,6 +366,7 @@ static int run_opened(struct run_host *host, struct run_settings *settings) {
     }
     if (is_ok(opened)) {
         opened = run_agent(host, settings, &outcome, &error);
+        *session = outcome.session.text[0] != '\0' ? outcome.session : *session;
         if (is_ok(opened) &&
             outcome.exit_status != STATUS_DATA) { /* else the disk has its trouble */
             keep_snapshots_bounded(host, settings);
@@ -412,21 +416,27 @@ static int run_prepare(struct run_host *host, struct run_settings *settings) {
 }
 
 static int run(const struct cli_arguments *arguments) {
-    CLEANUP(settings_deinit) struct run_settings settings = {.arguments = arguments};
-    struct run_host host = {0};
     CLEANUP(fd_cleanup) int lease = -1;
+    CLEANUP(settings_deinit)
+    struct run_settings settings = {.arguments = arguments, .worktree_lease = &lease};
+    struct run_host host = {0};
+    struct session_id session = {""};
     int status = run_prepare(&host, &settings);
     if (status == STATUS_DONE) {
         status = run_worktree_lease(&settings, &lease);
     }
     const struct session_tree *record = host.record;
+    if (record != NULL) {
+        session = record->session.id;
+    }
     if (status == STATUS_DONE && record != NULL && record->session.status == SESSION_DONE &&
         settings.task.length == 0 && !settings.is_interactive) {
         status = say_nothing_is_left(record);
     } else if (status == STATUS_DONE) {
-        status = run_opened(&host, &settings);
+        status = run_opened(&host, &settings, &session);
     }
     run_host_close(&host);
+    run_worktree_end(&settings, &session, &lease);
     return status;
 }
 

@@ -2,9 +2,11 @@
 #include "cli_sessions.h"
 #include "paths.h"
 #include "rewind.h"
+#include "session_place.h"
 
 #include "sandbox/workspace.h"
 #include <inttypes.h>
+#include <unistd.h>
 
 #define PATCH_BYTES_MAX ((size_t)64 << 20)
 
@@ -72,6 +74,42 @@ open_workspace(const struct branch *branch, struct workspace **out, struct error
     CLEANUP(buffer_deinit) struct buffer directory = {0}, snapshots = {0};
     TRY(find_workspace(branch, &directory, &snapshots, error));
     return workspace_open(buffer_text(&directory), buffer_text(&snapshots), out, error);
+}
+
+/* The workspace, to put files back there: the directory that the session worked in, or what a person names
+ * in its place. */
+static result open_place(const struct branch *branch, struct workspace **out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer directory = {0}, recorded = {0}, named = {0};
+    const char *given = cli_value(branch->arguments, "directory");
+    buffer_init(&recorded, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append(&recorded, branch->tree->session.begin.workspace, error));
+    TRY_NOTE(
+        error,
+        path_directory(buffer_text(&recorded), &directory, error),
+        "the workspace of session %s is gone",
+        branch->id.text
+    );
+    if (given == NULL) {
+        TRY_NOTE(
+            error,
+            session_place_check(branch->tree, buffer_text(&directory), error),
+            "to put files back there add -C %.200s",
+            buffer_text(&directory)
+        );
+        return open_workspace(branch, out, error);
+    }
+    TRY(path_directory(given, &named, error));
+    if (!view_equals(buffer_view(&named), buffer_view(&directory))) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "session %s works in %.200s, not in %.200s",
+            branch->id.text,
+            buffer_text(&recorded),
+            given
+        );
+    }
+    return open_workspace(branch, out, error);
 }
 
 /* The snapshots alone: the workspace may be gone. */
@@ -151,6 +189,7 @@ const struct cli_command command_sessions_fork = {
 static const struct cli_option rewind_options[] = {
     {"turn", 0, "N", "the last turn that stays; 0: none (must be given)"},
     {"keep-files", 0, NULL, "the context alone; files stay as they are"},
+    {"directory", 'C', "DIR", "the workspace, if another directory has its place by now"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
 };
 
@@ -169,8 +208,7 @@ static int sessions_rewind(const struct cli_arguments *arguments) {
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     struct workspace_undone undone;
     struct error error = {0};
-    result made =
-        cli_has(arguments, "keep-files") ? OK : open_workspace(&branch, &workspace, &error);
+    result made = cli_has(arguments, "keep-files") ? OK : open_place(&branch, &workspace, &error);
     if (is_ok(made)) {
         made = rewind_to_turn(branch.store, branch.tree, workspace, branch.index, &undone, &error);
     }
@@ -204,6 +242,7 @@ const struct cli_command command_sessions_rewind = {
 };
 
 static const struct cli_option undo_options[] = {
+    {"directory", 'C', "DIR", "the workspace, if another directory has its place by now"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
 };
 
@@ -218,7 +257,7 @@ static int sessions_undo(const struct cli_arguments *arguments) {
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     struct workspace_undone undone;
     struct error error = {0};
-    result made = open_workspace(&branch, &workspace, &error);
+    result made = open_place(&branch, &workspace, &error);
     if (is_ok(made)) {
         made = rewind_undo(branch.store, branch.tree, workspace, &undone, &error);
     }
@@ -286,8 +325,10 @@ static result diff_write(
     TRY(open_snapshots(branch, &workspace, error));
     bool stat = cli_has(branch->arguments, "stat");
     struct workspace_difference difference = {0};
+    bool is_seen = stat || isatty(STDOUT_FILENO) == 1; /* by a person: no binary contents */
     result compared =
-        workspace_compare(workspace, before, after, stat ? 0 : PATCH_BYTES_MAX, &difference, error);
+        (is_seen ? workspace_compare : workspace_compare_whole
+        )(workspace, before, after, stat ? 0 : PATCH_BYTES_MAX, &difference, error);
     TRY(rewind_note_lost(compared, &branch->id, error));
     result made = OK;
     if (!stat && difference.patch_truncated) {

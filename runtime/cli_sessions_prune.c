@@ -1,8 +1,11 @@
-/* hearth sessions prune: the snapshots of workspaces brought below a bound, or what that would take. */
+/* hearth sessions prune: the snapshots of workspaces brought below a bound, and copies in which nothing was
+ * changed removed; or what that would take. */
 #include "cli_sessions.h"
 #include "config.h"
+#include "paths.h"
 #include "retention.h"
 
+#include "sandbox/worktree.h"
 #include <inttypes.h>
 
 #define SESSIONS_SHOWN 50
@@ -31,9 +34,36 @@ static int find_bound(const struct cli_arguments *arguments, uint64_t *bytes_max
     return STATUS_DONE;
 }
 
-static result put_text(
-    const struct retention *retention, bool is_trial, struct buffer *out, struct error *error
+struct pruned {
+    struct retention snapshots;
+    struct worktree_swept copies;
+    bool is_trial;
+};
+
+static result put_copies(
+    const struct worktree_swept *copies, bool is_trial, struct buffer *out, struct error *error
 ) {
+    if (copies->removed > 0) {
+        TRY(buffer_append_format(
+            out,
+            error,
+            "copies of workspaces without changes, %s: %zu\n",
+            is_trial ? "would go" : "removed",
+            copies->removed
+        ));
+    }
+    if (copies->kept > 0) {
+        TRY(buffer_append_format(out, error, "copies with changes, which stay: %zu, ", copies->kept)
+        );
+        TRY(sessions_put_text(out, view_of_text(copies->kept_names), error));
+        TRY(buffer_append_text(out, "\n", error));
+    }
+    return OK;
+}
+
+static result put_text(const struct pruned *pruned, struct buffer *out, struct error *error) {
+    const struct retention *retention = &pruned->snapshots;
+    bool is_trial = pruned->is_trial;
     TRY(buffer_append_format(out, error, "snapshots of %zu workspaces: ", retention->workspaces));
     TRY(cli_put_bytes(out, retention->bytes_before, error));
     TRY(buffer_append_text(out, is_trial ? "; would go: " : "; removed: ", error));
@@ -67,17 +97,16 @@ static result put_text(
             retention->damaged
         ));
     }
-    return OK;
+    return put_copies(&pruned->copies, is_trial, out, error);
 }
 
-static result put_json(
-    const struct retention *retention, bool is_trial, struct buffer *out, struct error *error
-) {
+static result put_json(const struct pruned *pruned, struct buffer *out, struct error *error) {
+    const struct retention *retention = &pruned->snapshots;
     struct json_writer writer;
     json_writer_init(&writer, out, error);
     json_write_object_begin(&writer);
     json_write_key(&writer, "is_dry_run");
-    json_write_bool(&writer, is_trial);
+    json_write_bool(&writer, pruned->is_trial);
     const struct {
         const char *name;
         uint64_t value;
@@ -86,6 +115,8 @@ static result put_json(
         {"bytes_before", retention->bytes_before},
         {"bytes_after", retention->bytes_after},
         {"damaged", retention->damaged},
+        {"copies_removed", pruned->copies.removed},
+        {"copies_kept", pruned->copies.kept},
     };
     for (size_t i = 0; i < COUNT_OF(numbers); i++) {
         json_write_key(&writer, numbers[i].name);
@@ -110,6 +141,18 @@ static result put_json(
     return buffer_append_text(out, "\n", error);
 }
 
+static void pruned_deinit(struct pruned *pruned) {
+    retention_deinit(&pruned->snapshots);
+}
+
+static result
+prune(const struct retention_options *options, struct pruned *out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer copies = {0};
+    TRY(retention_apply(options, &out->snapshots, error));
+    TRY(path_worktrees(options->state, &copies, error));
+    return worktree_sweep(buffer_text(&copies), options->is_trial, &out->copies, error);
+}
+
 static int sessions_prune(const struct cli_arguments *arguments) {
     struct retention_options options = {
         .until_ms = INT64_MAX, .is_trial = cli_has(arguments, "dry-run")};
@@ -124,17 +167,17 @@ static int sessions_prune(const struct cli_arguments *arguments) {
     }
     CLEANUP(buffer_deinit) struct buffer state = {0}, text = {0};
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
-    CLEANUP(retention_deinit) struct retention retention = {0};
+    CLEANUP(pruned_deinit) struct pruned pruned = {.is_trial = options.is_trial};
     struct error error = {0};
     result made = cli_state(arguments, false, &state, &error);
     if (is_ok(made)) {
         options.state = buffer_text(&state);
         options.store = store;
-        made = retention_apply(&options, &retention, &error);
+        made = prune(&options, &pruned, &error);
     }
     if (is_ok(made)) {
-        made = cli_has(arguments, "json") ? put_json(&retention, options.is_trial, &text, &error)
-                                          : put_text(&retention, options.is_trial, &text, &error);
+        made = cli_has(arguments, "json") ? put_json(&pruned, &text, &error)
+                                          : put_text(&pruned, &text, &error);
     }
     return sessions_print(made, &error, &text);
 }
@@ -149,7 +192,8 @@ const struct cli_command command_sessions_prune = {
         "whose snapshots went can be shown and resumed as before. What no session refers to goes\n"
         "always. A run does the same at its end, within two seconds; this command is refused "
         "while\n"
-        "one works (exit status 3), but for --dry-run.\n",
+        "one works (exit status 3), but for --dry-run. Copies of --worktree in which nothing was\n"
+        "changed go too; the others are named.\n",
     .options = prune_options,
     .option_count = COUNT_OF(prune_options),
     .run = sessions_prune,

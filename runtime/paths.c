@@ -190,6 +190,25 @@ result path_cache(const char *state, struct buffer *out, struct error *error) {
     return buffer_append_format(out, error, "%s/cache", state);
 }
 
+result path_worktrees(const char *state, struct buffer *out, struct error *error) {
+    buffer_init(out, PATH_MAX);
+    return buffer_append_format(out, error, "%s/worktrees", state);
+}
+
+result path_quote(const char *path, struct buffer *out, struct error *error) {
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=";
+    if (path[0] != '\0' && path[strspn(path, plain)] == '\0') {
+        return buffer_append_text(out, path, error);
+    }
+    TRY(buffer_append_byte(out, '\'', error));
+    for (const char *at = path; *at != '\0'; at++) {
+        TRY(*at == '\'' ? buffer_append_text(out, "'\\''", error)
+                        : buffer_append_byte(out, (unsigned char)*at, error));
+    }
+    return buffer_append_byte(out, '\'', error);
+}
+
 result
 path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error) {
     buffer_init(out, PATH_MAX);

@@ -23,6 +23,10 @@ MUST_CHECK result path_config(struct buffer *out, struct error *error);
 MUST_CHECK result path_directory(const char *given, struct buffer *out, struct error *error);
 /* Directory of the cache on disk, in a state directory. */
 MUST_CHECK result path_cache(const char *state, struct buffer *out, struct error *error);
+/* Directory for copies of workspaces, in a state directory. */
+MUST_CHECK result path_worktrees(const char *state, struct buffer *out, struct error *error);
+/* Appends a path as one word of a shell, in quotes where it needs them. */
+MUST_CHECK result path_quote(const char *path, struct buffer *out, struct error *error);
 /* Directory of the store that holds snapshots of a workspace: state/snapshots/DIGITS. */
 #define PATH_SNAPSHOTS_DIGITS 16
 MUST_CHECK result

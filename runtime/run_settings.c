@@ -5,6 +5,7 @@
 #include "paths.h"
 #include "run_config.h"
 #include "run_worktree.h"
+#include "session_place.h"
 #include "tools/tool.h"
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,8 +13,6 @@
 
 #define TASK_BYTES_MAX  ((size_t)1 << 20)
 #define CACHE_HOURS_MAX 87600 /* ten years */
-/* Clocks of file systems lag. */
-#define WORKSPACE_AGE_SLACK_MS 2000
 
 void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->task);
@@ -22,6 +21,7 @@ void settings_deinit(struct run_settings *settings) {
     buffer_deinit(&settings->model);
     buffer_deinit(&settings->snapshots);
     buffer_deinit(&settings->state_option);
+    buffer_deinit(&settings->worktree_of);
     buffer_deinit(&settings->cache_directory);
     generation_settings_deinit(&settings->generation);
     config_destroy(settings->user_config);
@@ -171,9 +171,10 @@ int settings_state(struct run_settings *settings) {
     result found = path_state(place, false, &settings->state, &error);
     buffer_init(&settings->state_option, 8192);
     if (is_ok(found) && state != NULL) {
-        found = buffer_append_format(
-            &settings->state_option, &error, " --state %s", buffer_text(&settings->state)
-        );
+        found = buffer_append_text(&settings->state_option, " --state ", &error);
+    }
+    if (is_ok(found) && state != NULL) {
+        found = path_quote(buffer_text(&settings->state), &settings->state_option, &error);
     }
     return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
 }
@@ -201,39 +202,6 @@ static result settings_find(struct run_settings *settings, struct error *error) 
 }
 
 /* The workspace of a session that goes on is its own. */
-/* Whether the directory is the one that the session worked in, as far as its path and its age tell. A
- * person who names it means it. */
-static int check_same_workspace(const struct run_settings *settings, const char *recorded) {
-    const char *id = settings->record->session.id.text;
-    const char *found = buffer_text(&settings->workspace);
-    if (strcmp(found, recorded) != 0) {
-        return cli_fail(
-            STATUS_REFUSED,
-            "the workspace of session %s, %.200s, is a link to %.200s now; to go on there add -C "
-            "%.200s",
-            id,
-            recorded,
-            found,
-            found
-        );
-    }
-    struct statx about;
-    bool has_age = statx(AT_FDCWD, found, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &about) == 0 &&
-                   (about.stx_mask & STATX_BTIME) != 0;
-    int64_t born_ms = has_age ? about.stx_btime.tv_sec * 1000 : 0;
-    if (born_ms > settings->record->session.created_ms + WORKSPACE_AGE_SLACK_MS) {
-        return cli_fail(
-            STATUS_REFUSED,
-            "the workspace of session %s, %.200s, is another directory now, made since; to go on "
-            "there add -C %.200s",
-            id,
-            recorded,
-            found
-        );
-    }
-    return STATUS_DONE;
-}
-
 static int settings_workspace_again(struct run_settings *settings) {
     struct view recorded = settings->record->session.begin.workspace;
     const char *given = cli_value(settings->arguments, "directory");
@@ -245,12 +213,27 @@ static int settings_workspace_again(struct run_settings *settings) {
         return cli_fail(STATUS_DATA, "session %s: a workspace of %zu bytes", id, recorded.length);
     }
     if (is_failed(path_directory(path, &settings->workspace, &error))) {
-        return cli_fail(
-            STATUS_REFUSED, "the workspace of session %s is gone: %s", id, error.message
-        );
+        int status = given == NULL ? run_worktree_make_again(settings, path) : STATUS_USAGE;
+        return status != STATUS_USAGE ? status
+                                      : cli_fail(
+                                            STATUS_REFUSED,
+                                            "the workspace of session %s is gone: %s",
+                                            id,
+                                            error.message
+                                        );
     }
-    if (given == NULL) {
-        return check_same_workspace(settings, path);
+    buffer_init(&settings->worktree_of, 8192);
+    struct view source = settings->record->session.begin.worktree_of;
+    if (is_failed(buffer_append(&settings->worktree_of, source, &error))) {
+        return cli_fail(STATUS_DATA, "session %s: %s", id, error.message);
+    }
+    if (given == NULL) { /* a person who names it means it */
+        const char *found = buffer_text(&settings->workspace);
+        return is_ok(session_place_check(settings->record, found, &error))
+                   ? STATUS_DONE
+                   : cli_fail(
+                         STATUS_REFUSED, "%s; to go on there add -C %.200s", error.message, found
+                     );
     }
     CLEANUP(buffer_deinit) struct buffer other = {0};
     if (is_failed(path_directory(given, &other, &error)) ||

@@ -25,9 +25,11 @@ struct run_settings {
     const struct session_tree *record; /* of the session that goes on; null: a new one */
     struct buffer task;                /* empty: a session goes on without a new message */
     struct buffer workspace, state, model, snapshots, state_option;
-    struct buffer cache_directory;      /* of the disk tier */
-    struct config *user_config;         /* the user's file alone */
-    struct config *config;              /* with the project's and the options */
+    struct buffer worktree_of;     /* the directory that `workspace` is a copy of; empty: none */
+    int *worktree_lease;           /* of the caller: -1, or the copy's */
+    struct buffer cache_directory; /* of the disk tier */
+    struct config *user_config;    /* the user's file alone */
+    struct config *config;         /* with the project's and the options */
     struct buffer rules[RUN_RULES_MAX]; /* [rule_count] --allow and --deny */
     size_t rule_count;
     enum tool_dialect dialect;

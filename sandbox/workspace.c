@@ -673,16 +673,27 @@ result workspace_find_tree(
     return OK;
 }
 
-result workspace_compare_trees(
-    struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
+static result compare_trees(
+    struct workspace *workspace,
+    git_tree *from,
+    git_tree *to,
+    uint32_t flags,
+    git_diff **out,
+    struct error *error
 ) {
     git_diff_options options;
     TRY_GIT(git_diff_options_init(&options, GIT_DIFF_OPTIONS_VERSION), "libgit2 options");
-    options.flags = GIT_DIFF_INCLUDE_TYPECHANGE;
+    options.flags = GIT_DIFF_INCLUDE_TYPECHANGE | flags;
     TRY_GIT(
         git_diff_tree_to_tree(out, workspace->repository, from, to, &options), "comparing snapshots"
     );
     return OK;
+}
+
+result workspace_compare_trees(
+    struct workspace *workspace, git_tree *from, git_tree *to, git_diff **out, struct error *error
+) {
+    return compare_trees(workspace, from, to, 0, out, error);
 }
 
 static enum workspace_change change_of(git_delta_t status) {
@@ -751,11 +762,12 @@ void workspace_difference_deinit(struct workspace_difference *difference) {
     *difference = (struct workspace_difference){0};
 }
 
-result workspace_compare(
+static result compare(
     struct workspace *workspace,
     const char *from_commit,
     const char *to_commit,
     size_t patch_bytes_max,
+    uint32_t flags,
     struct workspace_difference *out,
     struct error *error
 ) {
@@ -764,7 +776,7 @@ result workspace_compare(
     TRY(workspace_find_tree(workspace, from_commit, &from, error));
     TRY(workspace_find_tree(workspace, to_commit, &to, error));
     CLEANUP(diff_cleanup) git_diff *diff = NULL;
-    TRY(workspace_compare_trees(workspace, from, to, &diff, error));
+    TRY(compare_trees(workspace, from, to, flags, &diff, error));
     size_t count = git_diff_num_deltas(diff);
     CLEANUP(workspace_difference_deinit)
     struct workspace_difference difference = {.files = calloc(count + 1, sizeof *difference.files)};
@@ -783,4 +795,27 @@ result workspace_compare(
     *out = difference;
     difference = (struct workspace_difference){0};
     return OK;
+}
+
+result workspace_compare(
+    struct workspace *workspace,
+    const char *from_commit,
+    const char *to_commit,
+    size_t patch_bytes_max,
+    struct workspace_difference *out,
+    struct error *error
+) {
+    return compare(workspace, from_commit, to_commit, patch_bytes_max, 0, out, error);
+}
+
+result workspace_compare_whole(
+    struct workspace *workspace,
+    const char *from_commit,
+    const char *to_commit,
+    size_t patch_bytes_max,
+    struct workspace_difference *out,
+    struct error *error
+) {
+    uint32_t flags = GIT_DIFF_SHOW_BINARY;
+    return compare(workspace, from_commit, to_commit, patch_bytes_max, flags, out, error);
 }

@@ -136,6 +136,15 @@ MUST_CHECK result workspace_compare(
     struct workspace_difference *out,
     struct error *error
 );
+/* The same, the text with the contents of binary files: what `git apply` takes. */
+MUST_CHECK result workspace_compare_whole(
+    struct workspace *workspace,
+    const char *from_commit,
+    const char *to_commit,
+    size_t patch_bytes_max,
+    struct workspace_difference *out,
+    struct error *error
+);
 void workspace_difference_deinit(struct workspace_difference *difference);
 
 /* Of either text; the cost grows faster than the number of lines (workspace_merge.h). */

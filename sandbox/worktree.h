@@ -83,8 +83,10 @@ struct worktree_swept {
 
 /* Looks at all copies in a directory that is for copies alone: those that nobody works in (a lease ends
  * with its process) and in which nothing was changed are removed, and so is what was left half made or half
- * removed. Whatever is no copy is left alone. No such directory: nothing to do. Expected errors: IO. */
-MUST_CHECK result
-worktree_sweep(const char *directory, struct worktree_swept *out, struct error *error);
+ * removed. Whatever is no copy is left alone. No such directory: nothing to do. A trial removes nothing and
+ * counts what would be, as if nobody worked anywhere. Expected errors: IO. */
+MUST_CHECK result worktree_sweep(
+    const char *directory, bool is_trial, struct worktree_swept *out, struct error *error
+);
 
 #endif

@@ -242,11 +242,15 @@ static bool is_partial(const char *name) {
 }
 
 /* What a killed process was putting together or taking away. */
-static result sweep_partial(const char *path, struct worktree_swept *swept) {
+static result sweep_partial(const char *path, bool is_trial, struct worktree_swept *swept) {
     int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     CLEANUP(fd_cleanup) int fd = open(path, flags);
     if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0) {
         swept->in_use += fd >= 0 ? 1 : 0;
+        return OK;
+    }
+    if (is_trial) {
+        swept->removed += 1;
         return OK;
     }
     TRY(worktree_clear(fd, NULL));
@@ -257,8 +261,15 @@ static result sweep_partial(const char *path, struct worktree_swept *swept) {
     return OK;
 }
 
-static result sweep_copy(const char *path, struct worktree_swept *swept) {
-    result removed = worktree_remove(path, NULL);
+static result try_removal(const char *path) {
+    char names[WORKTREE_NAMES_BYTES];
+    bool is_dirty = false;
+    TRY(worktree_is_dirty(path, &is_dirty, names, NULL));
+    return is_dirty ? (result){RESULT_INVALID_INPUT} : OK;
+}
+
+static result sweep_copy(const char *path, bool is_trial, struct worktree_swept *swept) {
+    result removed = is_trial ? try_removal(path) : worktree_remove(path, NULL);
     if (removed.code == RESULT_LIMIT) {
         swept->in_use += 1;
         return OK;
@@ -287,7 +298,9 @@ static result list_names(const char *directory, struct buffer *names, struct err
     return listed;
 }
 
-result worktree_sweep(const char *directory, struct worktree_swept *out, struct error *error) {
+result worktree_sweep(
+    const char *directory, bool is_trial, struct worktree_swept *out, struct error *error
+) {
     struct worktree_swept swept = {.removed = 0};
     CLEANUP(buffer_deinit) struct buffer names;
     buffer_init(&names, NAMES_BYTES_MAX);
@@ -296,7 +309,8 @@ result worktree_sweep(const char *directory, struct worktree_swept *out, struct 
         char path[WORKTREE_PATH_BYTES];
         const char *name = (const char *)names.data + at;
         TRY(worktree_join(path, directory, name, error));
-        result done = is_partial(name) ? sweep_partial(path, &swept) : sweep_copy(path, &swept);
+        result done = is_partial(name) ? sweep_partial(path, is_trial, &swept)
+                                       : sweep_copy(path, is_trial, &swept);
         if (is_failed(done)) {
             swept.kept += 1;
             worktree_note_name(swept.kept_names, sizeof swept.kept_names, name);

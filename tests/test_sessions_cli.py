@@ -179,7 +179,7 @@ def test_a_workspace_that_is_gone_leaves_what_needs_it_undone():
         assert "f1" in plain(one, "sessions", "diff", "--stat")[1]
         assert plain(one, "sessions", "show")[0] == 0
         for words in (["undo"], ["rewind", "--turn", "1"]):
-            refused(one, ["sessions", *words], 5, str(one.work), "does not exist")
+            refused(one, ["sessions", *words], 5, str(one.work), "is gone")
         status, _, said = plain(one, "run", "--resume", "last", "more")
         assert status != 0 and said.count("\n") == 1 and str(one.work) in said, said
         assert plain(one, "sessions", "fork")[0] == 0

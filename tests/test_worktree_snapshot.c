@@ -370,7 +370,7 @@ static void many_are_made_at_once(void **state) {
         shell("test -f copies/%zu/src/deep/b; git -C own-%zu cat-file -e %s", i, i, taken.commit);
     }
     struct worktree_swept swept;
-    assert_true(is_ok(worktree_sweep(copies, &swept, NULL)));
+    assert_true(is_ok(worktree_sweep(copies, false, &swept, NULL)));
     assert_int_equal(swept.removed, COUNT_OF(creators));
     shell("test -z \"$(ls -A copies)\"");
 }
@@ -424,7 +424,7 @@ static void saved_work_may_go(void **state) {
 static struct worktree_swept sweep(void) {
     struct worktree_swept swept;
     struct error error = {0};
-    if (is_failed(worktree_sweep(copies, &swept, &error))) {
+    if (is_failed(worktree_sweep(copies, false, &swept, &error))) {
         fail_msg("%s", error.message);
     }
     return swept;
@@ -482,7 +482,7 @@ static void sweep_removes_what_the_dead_left(void **state) {
           "grep -qx work dirty/work; grep -qx f foreign/f; grep -qx r repository/r; test -f "
           "../ws/src/a");
     struct worktree_swept none;
-    assert_true(is_ok(worktree_sweep("/var/tmp/no/such/directory", &none, NULL)));
+    assert_true(is_ok(worktree_sweep("/var/tmp/no/such/directory", false, &none, NULL)));
     assert_int_equal(none.removed + none.kept + none.in_use, 0);
 }
 
