@@ -57,6 +57,8 @@ result run_input_parse(struct json_value object, struct run_input *out, struct e
         "budget",
         "model",
         "sessions",
+        "status",
+        "permissions",
         "quit"};
     static const char *const answers[] = {"yes", "always", "no"};
     struct view word;

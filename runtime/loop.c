@@ -172,6 +172,7 @@ void run_dispatch(struct run *run, const struct agent_event *event) {
     for (size_t i = 0; i < effects.count; i++) {
         execute(run, &effects.items[i]);
     }
+    run_command_waiting(run);
 }
 
 /* ---- signals, closing ----------------------------------------------------------------------- */

@@ -123,12 +123,14 @@ enum run_command {
     RUN_COMMAND_EFFORT, /* text: 1..100, low, high, max, off */
     RUN_COMMAND_COMPACT,
     RUN_COMMAND_FORK,
-    RUN_COMMAND_REWIND, /* text: turn */
+    RUN_COMMAND_REWIND, /* text: turn; 0: before the first */
     RUN_COMMAND_UNDO,
     RUN_COMMAND_DIFF,
     RUN_COMMAND_BUDGET,
     RUN_COMMAND_MODEL, /* text: directory; empty: says which one it is */
     RUN_COMMAND_SESSIONS,
+    RUN_COMMAND_STATUS,
+    RUN_COMMAND_PERMISSIONS,
     RUN_COMMAND_QUIT
 };
 enum run_answer {

@@ -15,7 +15,7 @@
 struct run_command_work {
     struct run *run;
     enum run_command command;
-    int64_t turn; /* REWIND: from 1 */
+    int64_t turn; /* REWIND: from 1; 0: before the first */
     uv_work_t work;
     result worked;
     struct error error;
@@ -203,14 +203,16 @@ static result work_rewind(struct run_command_work *work, struct error *error) {
         .vocabulary = options->engine_info.vocabulary,
         .end_id = chat_encoder_end_id(options->encoder),
         .system = options->agent.system,
+        .waits = work->turn == 0, /* another task comes */
     };
     TRY(resume_make(tree, &resume, &work->resume, error));
     TRY(run_declare_tools(work->run, &work->resume, &work->conversation, error));
     return buffer_append_format(
         &work->text,
         error,
-        "back behind turn %" PRId64 ": %zu tokens of context, %zu file%s put back",
-        work->turn,
+        "back %s turn %" PRId64 ": %zu tokens of context, %zu file%s put back",
+        work->turn > 0 ? "behind" : "before",
+        work->turn > 0 ? work->turn : 1,
         work->resume.ids.count,
         work->undone.files,
         work->undone.files == 1 ? "" : "s"
@@ -328,40 +330,6 @@ void run_release_held(struct run *run) {
     run->held_count = 0;
 }
 
-static void show_budget(struct run *run) {
-    run_status_update(run);
-    const struct run_status *status = &run->status;
-    char line[400];
-    size_t used = 0;
-    int length = snprintf(
-        line,
-        sizeof line,
-        "context %d of %d tokens; written %" PRId64,
-        status->context_tokens,
-        status->context_max,
-        status->tokens_sampled
-    );
-    used += length > 0 ? (size_t)length : 0;
-    if (status->tokens_max > 0) {
-        length = snprintf(line + used, sizeof line - used, " of %" PRId64, status->tokens_max);
-        used += length > 0 ? (size_t)length : 0;
-    }
-    length = snprintf(line + used, sizeof line - used, "; calls %d", status->calls);
-    used += length > 0 ? (size_t)length : 0;
-    if (status->calls_max > 0) {
-        length = snprintf(line + used, sizeof line - used, " of %d", status->calls_max);
-        used += length > 0 ? (size_t)length : 0;
-    }
-    if (status->time_left_ms >= 0) {
-        length = snprintf(
-            line + used, sizeof line - used, "; %" PRId64 " s left", status->time_left_ms / 1000
-        );
-        used += length > 0 ? (size_t)length : 0;
-    }
-    ASSERT(used < sizeof line); /* eight numbers */
-    note(run, RUN_NOTE, view_of_text(line));
-}
-
 static bool read_turn(struct view text, int64_t *out) {
     int64_t value = 0;
     for (size_t i = 0; i < text.length; i++) {
@@ -371,17 +339,50 @@ static bool read_turn(struct view text, int64_t *out) {
         value = 10 * value + (text.data[i] - '0');
     }
     *out = value;
-    return value >= 1;
+    return text.length > 0;
+}
+
+static void command_start(struct run *run, enum run_command command, int64_t turn) {
+    struct run_command_work *work = calloc(1, sizeof *work);
+    if (work == NULL) {
+        note(run, RUN_WARNING, view_of_text("no memory for a command"));
+        return;
+    }
+    buffer_init(&work->text, (size_t)1 << 20);
+    work->run = run;
+    work->command = command;
+    work->turn = turn;
+    work->work.data = work;
+    run->command = work;
+    int status = uv_queue_work(&run->loop->uv, &work->work, work_do, work_done);
+    ASSERT(status == 0); /* fails only without a work function */
+}
+
+/* It reads the workspace alone, so that a generation, a compaction or a call may go on beside it. */
+void run_command_waiting(struct run *run) {
+    bool is_known = run->recorder.session.text[0] != '\0' || run->resume != NULL;
+    if (run->diff_waits && is_known && !run->step_is_running && !run->is_preparing &&
+        run->command == NULL && run->change == NULL && !run->is_ending) {
+        run->diff_waits = false;
+        command_start(run, RUN_COMMAND_DIFF, 0);
+    }
 }
 
 void run_command(struct run *run, const struct run_input *input) {
     int64_t turn = 0;
-    if (input->command == RUN_COMMAND_BUDGET) {
-        show_budget(run);
+    if (run_tell(run, input->command)) {
         return;
     }
     if (input->command == RUN_COMMAND_REWIND && !read_turn(input->text, &turn)) {
-        note(run, RUN_NOTE, view_of_text("/rewind N: N is the last turn that stays, from 1"));
+        note(run, RUN_NOTE, view_of_text("/rewind N: N is the last turn that stays, 0 for none"));
+        return;
+    }
+    if (input->command == RUN_COMMAND_DIFF && !agent_is_idle(run->agent)) {
+        run->diff_waits = true;
+        if (run->step_is_running) {
+            note(run, RUN_NOTE, view_of_text("the difference comes when this step is over"));
+        }
+        run_command_waiting(run);
         return;
     }
     if (!agent_is_idle(run->agent) || run->command != NULL || run->change != NULL) {
@@ -393,19 +394,7 @@ void run_command(struct run *run, const struct run_input *input) {
         note(run, RUN_NOTE, view_of_text("nothing was done in this session yet"));
         return;
     }
-    struct run_command_work *work = calloc(1, sizeof *work);
-    if (work == NULL) {
-        note(run, RUN_WARNING, view_of_text("no memory for a command"));
-        return;
-    }
-    buffer_init(&work->text, (size_t)1 << 20);
-    work->run = run;
-    work->command = input->command;
-    work->turn = turn;
-    work->work.data = work;
-    run->command = work;
-    int status = uv_queue_work(&run->loop->uv, &work->work, work_do, work_done);
-    ASSERT(status == 0); /* fails only without a work function */
+    command_start(run, input->command, turn);
 }
 
 bool run_command_holds(struct run *run, struct view message) {

@@ -1,6 +1,6 @@
 /* Between the files of the loop: one agent being driven (loop.c), its steps on workers (loop_steps.c), generations
  * (loop_generation.c), calls (loop_calls.c, loop_hooks.c), decisions from other threads (loop_decisions.c), what a
- * person does (loop_input.c, loop_commands.c), what starts beside the prompt (loop_prepare.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See
+ * person does (loop_input.c, loop_commands.c, loop_status.c), what starts beside the prompt (loop_prepare.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See
  * loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
@@ -73,6 +73,7 @@ struct run {
     struct resume rewound;            /* that, after a rewind or under another model */
     struct run_command_work *command; /* null: none is under way */
     struct run_model_change *change;  /* of the model; null: none */
+    bool diff_waits;                  /* for the step on a worker */
     struct buffer held[RUN_HELD_MAX]; /* [held_count] messages that came meanwhile */
     size_t held_count;
     bool has_postponed; /* a step that waits for it, or for the preparation: */
@@ -215,6 +216,8 @@ void run_prepare_cancel(struct run *run);
 /* ---- loop_commands.c ---- */
 /* A command of the person that reads or changes record and workspace, while the agent waits. */
 void run_command(struct run *run, const struct run_input *input);
+/* Starts a difference that waits, between two steps. */
+void run_command_waiting(struct run *run);
 /* Takes a message that comes meanwhile; false: none is under way, nor a change of the model. */
 bool run_command_holds(struct run *run, struct view message);
 /* Gives what was held, and does the step that waited, when nothing holds them any more. */
@@ -228,6 +231,10 @@ MUST_CHECK result run_declare_tools(
     struct error *error
 );
 void run_command_deinit(struct run *run);
+
+/* ---- loop_status.c ---- */
+/* False: a command of another kind. */
+bool run_tell(struct run *run, enum run_command command);
 
 /* ---- loop_model.c ---- */
 void run_change_model(struct run *run, struct view directory);

@@ -159,6 +159,7 @@ void run_step(struct run *run, const struct agent_effect *effect) {
     if (run->is_preparing && !run->has_postponed) {
         run_prepare_say(run);
     }
+    run_command_waiting(run);
     /* A command, and a change of the model, have the record for themselves. */
     if (run->command != NULL || run->change != NULL || run->is_preparing) {
         run->has_postponed = true;

@@ -23,6 +23,16 @@ struct permission {
 static const char *const policy_names[] = {"read-only", "ask", "workspace-write", "full"};
 static const char *const action_names[] = {"allow", "ask", "deny"};
 
+const char *permission_policy_text(enum permission_policy policy) {
+    static const char *const texts[] = {
+        "tools only read",
+        "all but reading is asked about",
+        "reading, writing and commands are allowed, confined; the rest is asked about",
+        "nothing is asked; commands are confined all the same",
+    };
+    return texts[policy];
+}
+
 /* ---- words ---------------------------------------------------------------------------------- */
 
 const char *permission_policy_name(enum permission_policy policy) {
@@ -155,6 +165,18 @@ result permission_add_session(
     permission->session[permission->session_count++] =
         (struct session_rule){.tool = TAKE(tool_copy), .pattern = TAKE(pattern_copy)};
     return OK;
+}
+
+bool permission_session_at(
+    const struct permission *permission, size_t index, struct permission_rule *out
+) {
+    if (index >= permission->session_count) {
+        return false;
+    }
+    const struct session_rule *rule = &permission->session[index];
+    *out = (struct permission_rule){
+        .tool = rule->tool, .pattern = rule->pattern, .action = PERMISSION_ALLOW};
+    return true;
 }
 
 /* ---- one part of a question ----------------------------------------------------------------- */

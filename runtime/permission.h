@@ -30,6 +30,7 @@ enum permission_policy {
 #define PERMISSION_POLICY_COUNT 4
 /* "read-only", "ask", "workspace-write", "full" */
 const char *permission_policy_name(enum permission_policy policy);
+const char *permission_policy_text(enum permission_policy policy); /* a sentence, for a person */
 bool permission_policy_parse(struct view text, enum permission_policy *out);
 
 /* From the widest to the narrowest. */
@@ -122,6 +123,11 @@ MUST_CHECK result permission_suggest(
  * asked. A rule that denies still denies. Expected errors: INVALID_INPUT, LIMIT, MEMORY. */
 MUST_CHECK result permission_add_session(
     struct permission *permission, struct view tool, struct view pattern, struct error *error
+);
+
+/* Those that were added, in order, borrowed until the next; false: there are no more. */
+bool permission_session_at(
+    const struct permission *permission, size_t index, struct permission_rule *out
 );
 
 /* Changes the policy of the questions that follow. */

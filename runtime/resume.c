@@ -452,7 +452,12 @@ static result build(struct record *record, struct resume *out, struct error *err
     }
     if (chat_conversation_count(out->conversation) == 0) {
         TRY(append_text(out, CHAT_SYSTEM, record->options->system, error));
-        TRY(append_text(out, CHAT_USER, record->tree->session.begin.task, error));
+        /* Rewound to its begin: what comes now is the task. */
+        bool is_replaced = has_task && record->tree->agent_count > 0 &&
+                           record->tree->agents[0].turn_count > 0 && out->turns == 0;
+        if (!is_replaced) {
+            TRY(append_text(out, CHAT_USER, record->tree->session.begin.task, error));
+        }
     } else {
         out->recorded_messages = chat_conversation_count(out->conversation);
     }

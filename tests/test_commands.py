@@ -15,7 +15,7 @@ import tempfile
 import time
 
 import test_cli
-from test_interactive import PROGRAM, Session, call, say
+from test_interactive import PROGRAM, Session, call, configured, say
 
 
 class Branching(Session):
@@ -253,6 +253,88 @@ def test_budget_is_said_at_any_time():
             assert "it works" in run.wait("note")["text"]
             run.wait("idle", stop="answer")
             run.end()
+
+
+def test_a_difference_comes_between_two_steps():
+    test_cli.needs_sandbox()
+    with session() as one:
+        slow = say("again", repeat=True, delay_us=1000)
+        with one.run([call("echo 1 >a; sleep 1; echo 2 >b"), slow]) as run:
+            run.wait("idle")
+            run.message("one")
+            run.wait("tool_call")
+            run.send("command", command="diff")
+            assert "when this step is over" in run.wait("note")["text"]
+            assert not any(event["event"] == "tool_result" for event in run.events)
+            changes = run.wait("changes")
+            assert any(event["event"] == "tool_result" for event in run.events)
+            assert [file["path"] for file in changes["files"]] == ["a", "b"], changes
+            run.wait("content")
+            (one.work / "c").write_text("3\n")
+            run.send("command", command="diff")  # at once, while the model writes
+            changes = run.wait("changes")
+            assert [file["path"] for file in changes["files"]] == ["a", "b", "c"], changes
+            run.wait("content")
+            run.send("interrupt")
+            run.wait("idle", stop="interrupt")
+            run.end()
+
+
+def test_status_and_permissions_are_said_at_any_time():
+    test_cli.needs_sandbox()
+    with session() as one:
+        rules = configured(one, rules=[{"tool": "shell", "pattern": "rm *", "action": "deny"}])
+        with one.run([call("sleep 1"), say("done")], "--policy", "ask", "--effort", "33", *rules) as run:
+            run.wait("idle")
+            run.send("command", command="status")
+            while not (text := run.wait("note")["text"]).startswith("session "):
+                pass
+            assert text == "session not begun, turn 0 of 12", text
+            assert run.wait("note")["text"] == f"workspace {one.work}"
+            assert "model " in run.wait("note")["text"]
+            assert run.wait("note")["text"] == "effort 33; 4 tools; policy ask"
+            assert "context 0 of" in run.wait("note")["text"]
+            run.send("command", command="permissions")
+            assert run.wait("note")["text"].startswith("policy ask: all but reading")
+            assert run.wait("note")["text"].startswith("deny shell rm * (")
+            run.message("one")
+            question = run.wait("ask")
+            run.send("answer", question=question["question"], answer="always")
+            run.wait("decision")
+            run.send("command", command="status")
+            begun = next(event for event in run.events if event["event"] == "session")
+            assert run.wait("note")["text"] == f"session {begun['session']}, turn 1 of 12"
+            run.send("command", command="permissions")
+            while not run.wait("note")["text"].startswith("deny shell"):
+                pass
+            assert run.wait("note")["text"] == "allow shell sleep 1 (always, in this session)"
+            run.wait("idle", stop="answer")
+            run.end()
+
+
+def test_rewind_to_zero_begins_again():
+    test_cli.needs_sandbox()
+    with session() as one:
+        turns = [write("a", "1\n"), say("first answer"), say("other answer"), say("last answer")]
+        with one.run(turns) as run:
+            run.wait("idle")
+            begin(run, "the first task")
+            run.send("command", command="rewind", text="0")
+            assert "back before turn 1: 0 tokens of context, 1 file put back" in run.wait("note")["text"]
+            assert not (one.work / "a").exists()
+            begin(run, "the other task")
+            this = next(event["session"] for event in run.events if event["event"] == "session")
+            run.end()
+        *_, before, after = one.contexts
+        assert after != before and after == one.live_ids(this)[:len(after)]
+        live = [(message["role"], message["text"]) for turn in one.tree()["agents"][0]["turns"]
+                if not turn.get("is_rewound") for message in turn["messages"]]
+        assert [text for role, text in live if role == "user"] == ["the other task"], live
+        with one.run(turns, "--resume", "last") as run:
+            run.wait("idle")
+            begin(run, "more")
+            run.end()
+        assert one.contexts[-1][:len(after)] == after
 
 
 def noise(name, kilobytes=300):
