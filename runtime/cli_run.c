@@ -201,7 +201,9 @@ static result run_agent(
     options.begin = (struct session_begin){
         .task = options.agent.task,
         .workspace = buffer_view(&settings->workspace),
-        .model = buffer_view(&settings->model),
+        .model = buffer_view(
+            host->current_directory.length > 0 ? &host->current_directory : &settings->model
+        ), /* /model may have changed it */
         .model_digest = view_of_text(options.engine_info.model_digest),
         .backend = view_of_text(options.engine_info.backend),
         .numerics_version = view_of_text(numerics),
@@ -321,7 +323,56 @@ static int check_prompt(const struct run_host *host, const struct run_settings *
     );
 }
 
-/* *session: becomes that of the run, once there is one. */
+/* What a session needs beside the model: its context, and tools. */
+static int open_session(struct run_host *host, struct run_settings *settings) {
+    struct error error = {0};
+    int status = STATUS_DONE;
+    result opened = run_tools_read_instructions(host, settings, &error);
+    if (is_failed(opened)) {
+        return cli_fail_error(opened, &error);
+    }
+    if (host->record != NULL) {
+        status = run_host_open_resume(host, settings);
+        if (status != STATUS_DONE || (host->resume.is_done && !settings->is_interactive)) {
+            return status;
+        }
+    }
+    opened = check_sampling(host, settings, &error);
+    if (is_failed(opened)) {
+        return cli_usage(settings->arguments, "%s", error.message);
+    }
+    opened = resolve_generation(host, settings, &error);
+    if (is_ok(opened)) {
+        opened = run_tools_open(host, settings, &error);
+    }
+    if (is_ok(opened) && host->record != NULL) {
+        opened = run_tools_restore(host, &error);
+    }
+    if (is_failed(opened)) {
+        return cli_fail_error(opened, &error);
+    }
+    return host->record == NULL ? check_prompt(host, settings) : STATUS_DONE;
+}
+
+/* What is to be said when the run is over; its exit status. */
+static int say_outcome(const struct run_host *host, const struct run_outcome *outcome) {
+    struct error error = {0};
+    if (outcome->exit_status == STATUS_ENGINE || outcome->exit_status == STATUS_DATA ||
+        outcome->exit_status == STATUS_REFUSED) {
+        const char *text = agent_stop_text(outcome->stop);
+        const char *detail = outcome->detail;
+        (void
+        )(detail[0] != '\0' ? cli_fail(outcome->exit_status, "%s (%s)", text, detail)
+                            : cli_fail(outcome->exit_status, "%s", text));
+    }
+    if (is_failed(output_status(host->output, &error))) {
+        (void)cli_fail(STATUS_DATA, "%s; the run was stopped and is recorded", error.message);
+    }
+    return outcome->exit_status;
+}
+
+/* One session after the other, as long as the person asks for another. *session: becomes that of the last
+ * run that had one. */
 static int
 run_opened(struct run_host *host, struct run_settings *settings, struct session_id *session) {
     struct error error = {0};
@@ -337,59 +388,31 @@ run_opened(struct run_host *host, struct run_settings *settings, struct session_
     if (is_failed(sandbox_check_workspace(host->sandbox, &host->policy, &error))) {
         return cli_fail(STATUS_REFUSED, "%s", error.message);
     }
-    result opened = run_tools_read_instructions(host, settings, &error);
-    if (is_failed(opened)) {
-        return cli_fail_error(opened, &error);
-    }
-    if (host->record != NULL) {
-        status = run_host_open_resume(host, settings);
-        if (status != STATUS_DONE || (host->resume.is_done && !settings->is_interactive)) {
-            return status != STATUS_DONE ? status : say_nothing_is_left(host->record);
+    result ran = OK;
+    do {
+        if (outcome.begins_anew) {
+            ran = run_host_begin_anew(host, settings, outcome.sequence, &error);
+            outcome.begins_anew = false;
+            buffer_clear(&last_message);
         }
-    }
-    opened = check_sampling(host, settings, &error);
-    if (is_failed(opened)) {
-        return cli_usage(settings->arguments, "%s", error.message);
-    }
-    opened = resolve_generation(host, settings, &error);
-    if (is_ok(opened)) {
-        opened = run_tools_open(host, settings, &error);
-    }
-    if (is_ok(opened) && host->record != NULL) {
-        opened = run_tools_restore(host, &error);
-    }
-    if (is_ok(opened) && host->record == NULL) {
-        status = check_prompt(host, settings);
+        status = is_ok(ran) ? open_session(host, settings) : STATUS_DONE;
         if (status != STATUS_DONE) {
             return status;
         }
-    }
-    if (is_ok(opened)) {
-        opened = run_agent(host, settings, &outcome, &error);
-        *session = outcome.session.text[0] != '\0' ? outcome.session : *session;
-        if (is_ok(opened) &&
-            outcome.exit_status != STATUS_DATA) { /* else the disk has its trouble */
-            keep_snapshots_bounded(host, settings);
+        if (is_ok(ran) && host->record != NULL && host->resume.is_done &&
+            !settings->is_interactive) {
+            return say_nothing_is_left(host->record);
         }
+        ran = is_ok(ran) ? run_agent(host, settings, &outcome, &error) : ran;
+        *session = outcome.session.text[0] != '\0' ? outcome.session : *session;
+    } while (is_ok(ran) && outcome.begins_anew);
+    if (is_ok(ran) && outcome.exit_status != STATUS_DATA) { /* else the disk has its trouble */
+        keep_snapshots_bounded(host, settings);
     }
-    if (is_ok(opened) && last_path != NULL) {
-        opened = path_replace(last_path, buffer_view(&last_message), &error);
+    if (is_ok(ran) && last_path != NULL) {
+        ran = path_replace(last_path, buffer_view(&last_message), &error);
     }
-    if (is_failed(opened)) {
-        return cli_fail_error(opened, &error);
-    }
-    if (outcome.exit_status == STATUS_ENGINE || outcome.exit_status == STATUS_DATA ||
-        outcome.exit_status == STATUS_REFUSED) {
-        const char *text = agent_stop_text(outcome.stop);
-        const char *detail = outcome.detail;
-        (void
-        )(detail[0] != '\0' ? cli_fail(outcome.exit_status, "%s (%s)", text, detail)
-                            : cli_fail(outcome.exit_status, "%s", text));
-    }
-    if (is_failed(output_status(host->output, &error))) {
-        (void)cli_fail(STATUS_DATA, "%s; the run was stopped and is recorded", error.message);
-    }
-    return outcome.exit_status;
+    return is_failed(ran) ? cli_fail_error(ran, &error) : say_outcome(host, &outcome);
 }
 
 /* Everything that is known before something is opened, but the record of a session that goes on. */

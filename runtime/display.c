@@ -178,6 +178,12 @@ void display_end(struct display *display) {
     }
 }
 
+void display_begin_again(struct display *display) {
+    if (display->live != NULL) {
+        live_begin_again(display->live);
+    }
+}
+
 /* ---- for the input of a person -------------------------------------------------------------- */
 
 void display_set_front(struct display *display, const struct display_front *front) {

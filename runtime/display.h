@@ -148,6 +148,8 @@ void display_status(struct display *display, const struct run_status *status);
 void display_set_size(struct display *display, int width, int height);
 /* Removes the status line, so that something else may write to the terminal. */
 void display_end(struct display *display);
+/* After that: another run is shown. */
+void display_begin_again(struct display *display);
 
 /* ---- for the input of a person (terminal.h) ---- */
 

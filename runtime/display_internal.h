@@ -43,6 +43,7 @@ void live_event(struct live *live, const struct run_event *event);
 void live_status(struct live *live, const struct run_status *status);
 void live_set_size(struct live *live, int width, int height);
 void live_end(struct live *live);
+void live_begin_again(struct live *live);
 void live_draw(struct live *live);
 /* As display_... of the same name. */
 void live_set_prompt(struct live *live, const struct display_prompt *prompt);

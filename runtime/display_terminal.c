@@ -444,3 +444,16 @@ void live_end(struct live *live) {
     screen_erase(live->screen);
     live->is_ended = true;
 }
+
+void live_begin_again(struct live *live) {
+    live->is_ended = false;
+    live->in_tool = false;
+    live->has_status = false;
+    live->thinking_bytes = 0;
+    live->thinking_shown = 0;
+    buffer_clear(&live->thinking);
+    buffer_clear(&live->queued);
+    buffer_clear(&live->prompt);
+    screen_forget(live->screen);
+    lines_raw_text(&live->lines, "\n");
+}

@@ -59,6 +59,7 @@ result run_input_parse(struct json_value object, struct run_input *out, struct e
         "sessions",
         "status",
         "permissions",
+        "clear",
         "quit"};
     static const char *const answers[] = {"yes", "always", "no"};
     struct view word;
@@ -159,7 +160,8 @@ static void read_on(struct front_lines *front);
 
 /* Lines as far as they count now, then the next piece. */
 static void pump(struct front_lines *front) {
-    while (front->is_attached && (!front->waits_for_turn || loop_waits(front->loop))) {
+    while (front->is_attached && !loop_begins_anew(front->loop) &&
+           (!front->waits_for_turn || loop_waits(front->loop))) {
         if (take_line(front)) {
             continue;
         }
@@ -172,7 +174,8 @@ static void pump(struct front_lines *front) {
             break;
         }
     }
-    if (front->is_attached && !front->has_ended && front->piece_from == front->piece_length) {
+    if (front->is_attached && !front->has_ended && front->piece_from == front->piece_length &&
+        !loop_begins_anew(front->loop)) {
         read_on(front);
     }
 }
@@ -202,7 +205,9 @@ static void piece_came(struct front_lines *front, ssize_t count) {
     front->piece_from = 0;
     front->piece_length = count > 0 ? (size_t)count : 0;
     front->has_ended = count <= 0;
-    pump(front);
+    if (front->is_attached) { /* else it is kept for the next run */
+        pump(front);
+    }
 }
 
 /* ---- reading -------------------------------------------------------------------------------- */
@@ -225,9 +230,7 @@ static void file_came(uv_fs_t *request) {
     struct front_lines *front = request->data;
     ssize_t count = request->result;
     uv_fs_req_cleanup(request);
-    if (front->is_attached) { /* else the run is over */
-        piece_came(front, count);
-    }
+    piece_came(front, count);
 }
 
 static void read_on(struct front_lines *front) {
@@ -255,6 +258,7 @@ static void front_detach(void *context) {
     uv_close((uv_handle_t *)&front->turn, NULL);
     if (!front->is_file) {
         uv_close(&front->from.handle, NULL);
+        front->is_reading = false;
     }
 }
 
@@ -271,8 +275,6 @@ static result open_stream(struct front_lines *front, uv_handle_type type, struct
     }
     if (status == 0) {
         front->from.handle.data = front;
-        front->is_reading = true;
-        status = uv_read_start(&front->from.stream, piece_allocate, stream_came);
     }
     if (status != 0) {
         FAIL_FOREIGN(error, IO, -status, "cannot read the input: %s", uv_strerror(status));
@@ -305,9 +307,9 @@ front_attach(void *context, struct uv_loop_s *uv, struct loop *loop, struct erro
             front->options.display, &(struct display_front){front, saw_event, saw_size}
         );
     }
-    if (front->is_file) {
-        read_on(front);
-    }
+    status =
+        uv_timer_start(&front->turn, turn_came, 0, 0); /* what an earlier run left, then more */
+    ASSERT(status == 0);                               /* it has a callback */
     return OK;
 }
 

@@ -408,6 +408,7 @@ result loop_run(
     if (is_ok(done)) {
         ASSERT(agent_is_finished(run->agent));
         out->stop = agent_stop(run->agent);
+        out->begins_anew = run->begins_anew && out->stop == AGENT_STOP_QUIT;
         out->exit_status = agent_stop_exit_status(out->stop);
         (void)snprintf(out->detail, sizeof out->detail, "%s", agent_stop_detail(run->agent));
         out->session = run->recorder.session;

@@ -131,6 +131,7 @@ enum run_command {
     RUN_COMMAND_SESSIONS,
     RUN_COMMAND_STATUS,
     RUN_COMMAND_PERMISSIONS,
+    RUN_COMMAND_CLEAR, /* ends this session; who drives the loop begins another: begins_anew */
     RUN_COMMAND_QUIT
 };
 enum run_answer {
@@ -154,6 +155,8 @@ struct run_input {
 void loop_input(struct loop *loop, const struct run_input *input);
 /* Whether it waits for the person: for a message, a command, or an answer. */
 bool loop_waits(const struct loop *loop);
+/* Whether the run ends so that another session begins: further input is for that one. */
+bool loop_begins_anew(const struct loop *loop);
 
 struct uv_loop_s;
 /* Where the input of a person comes from: a terminal, or a test. */
@@ -276,6 +279,7 @@ struct run_outcome {
      * caller, initialised. */
     struct buffer *last_message; /* null: not asked for */
     struct session_id session;
+    bool begins_anew; /* the person left for a new session (RUN_COMMAND_CLEAR) */
     uint64_t
         sequence; /* that holds the context now; that of the options unless a compaction changed it */
 };

@@ -101,6 +101,17 @@ static void compact_came(struct run *run, struct view remark) {
     run_dispatch(run, &(struct agent_event){.type = AGENT_ASK_COMPACT, .text = remark});
 }
 
+static void clear_came(struct run *run) {
+    if (!agent_is_idle(run->agent) || run->command != NULL || run->change != NULL) {
+        say(run, "it works: interrupt it first, or wait");
+    } else if (!agent_has_begun(run->agent) && run->resume == NULL) {
+        say(run, "nothing was done in this session yet");
+    } else {
+        run->begins_anew = true;
+        run_dispatch(run, &(struct agent_event){.type = AGENT_QUIT});
+    }
+}
+
 static void command_came(struct run *run, const struct run_input *input) {
     if (input->command == RUN_COMMAND_EFFORT) {
         effort_came(run, input->text);
@@ -110,6 +121,8 @@ static void command_came(struct run *run, const struct run_input *input) {
         end_by(run, AGENT_QUIT, "");
     } else if (input->command == RUN_COMMAND_MODEL && run->options->is_interactive) {
         run_change_model(run, input->text);
+    } else if (input->command == RUN_COMMAND_CLEAR && run->options->is_interactive) {
+        clear_came(run);
     } else if (!run->options->is_interactive) {
         say(run, "this run takes no commands: it does one task");
     } else {
@@ -135,6 +148,10 @@ void loop_input(struct loop *loop, const struct run_input *input) {
         run_call_nobody(run);
         run_dispatch(run, &(struct agent_event){.type = AGENT_INPUT_END});
     }
+}
+
+bool loop_begins_anew(const struct loop *loop) {
+    return loop->run != NULL && loop->run->begins_anew;
 }
 
 bool loop_waits(const struct loop *loop) {

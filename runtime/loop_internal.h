@@ -128,6 +128,7 @@ struct run {
     int64_t interrupted_ms; /* when the person last interrupted; 0: never */
     size_t person_shown;    /* messages of the person that were shown */
     bool is_ending;
+    bool begins_anew; /* the person wants a new session */
     bool is_closed;
     bool has_front; /* options->input is attached */
 

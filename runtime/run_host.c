@@ -87,6 +87,27 @@ void run_host_close(struct run_host *host) {
     session_store_close(host->store);
 }
 
+result run_host_begin_anew(
+    struct run_host *host, struct run_settings *settings, uint64_t sequence, struct error *error
+) {
+    const struct engine_ports *engine = &host->engine.ports;
+    run_tools_close(host);
+    buffer_deinit(&host->generation);
+    constraint_release(host->constraint);
+    host->constraint = NULL;
+    resume_deinit(&host->resume);
+    host->resume = (struct resume){0};
+    session_tree_destroy(host->record);
+    host->record = NULL;
+    settings->record = NULL;
+    buffer_clear(&settings->task);
+    workspace_limit_time(host->workspace, INT64_MAX);
+    display_begin_again(host->display);
+    TRY(engine->create(engine->context, &host->engine.sequence, error));
+    engine->destroy(engine->context, sequence);
+    return OK;
+}
+
 static result open_store(
     struct run_host *host,
     const struct run_settings *settings,

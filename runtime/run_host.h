@@ -91,6 +91,11 @@ void run_host_engine_request(
 );
 /* One line on the way to the run. */
 void run_host_say(struct run_host *host, enum run_event_type type, struct view line);
+/* After a run: the model and the view stay, all else is as for a new session without a task. `sequence`: that
+ * holds the old one's context. Expected errors: those of the engine. */
+MUST_CHECK result run_host_begin_anew(
+    struct run_host *host, struct run_settings *settings, uint64_t sequence, struct error *error
+);
 void run_host_close(struct run_host *host);
 
 #endif

@@ -294,4 +294,13 @@ void run_tools_close(struct run_host *host) {
     free(host->read_only);
     buffer_deinit(&host->system);
     instructions_deinit(&host->instructions);
+    host->tools = NULL;
+    host->permission = NULL;
+    host->client = NULL;
+    host->proxy = NULL;
+    host->network = NULL;
+    host->read_only = NULL;
+    host->policy.network_socket = NULL;
+    host->policy.read_only = NULL;
+    host->policy.read_only_count = 0;
 }

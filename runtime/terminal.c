@@ -324,7 +324,9 @@ static result attach(void *context, struct uv_loop_s *uv, struct loop *loop, str
     }
     const struct display_front front = {terminal, saw_event, saw_size};
     display_set_front(terminal->options.display, &front);
+    terminal->is_idle = false;
     terminal_draw(terminal);
+    (void)uv_timer_start(&terminal->waiting, late, 0, 0); /* keys that an earlier run left */
     return OK;
 }
 

@@ -24,7 +24,7 @@ static const struct terminal_command commands[] = {
      RUN_COMMAND_FORK},
     {"rewind",
      "N",
-     "conversation and files as after turn N (0: none); what came later goes",
+     "conversation and files as after turn N; 0: as at the begin",
      TERMINAL_RUN,
      RUN_COMMAND_REWIND},
     {"undo", "", "files as they were before the last change", TERMINAL_RUN, RUN_COMMAND_UNDO},
@@ -41,6 +41,7 @@ static const struct terminal_command commands[] = {
      TERMINAL_RUN,
      RUN_COMMAND_PERMISSIONS},
     {"sessions", "", "recorded sessions", TERMINAL_RUN, RUN_COMMAND_SESSIONS},
+    {"clear", "", "a new session; this one can be resumed", TERMINAL_RUN, RUN_COMMAND_CLEAR},
     {"quit", "", "end; the session can be resumed (Ctrl-D)", TERMINAL_RUN, RUN_COMMAND_QUIT},
 };
 

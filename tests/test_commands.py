@@ -312,6 +312,57 @@ def test_status_and_permissions_are_said_at_any_time():
             run.end()
 
 
+def test_clear_begins_another_session_of_the_same_run():
+    test_cli.needs_sandbox()
+    with session() as one:
+        rules = ["--policy", "ask"]
+        turns = [write("a", "1\n"), say("first answer"), write("a", "2\n"), say("second answer")]
+        with one.run(turns, *rules) as run:
+            run.wait("idle")
+            run.send("command", command="clear")
+            while "nothing was done" not in run.wait("note")["text"]:
+                pass
+            run.message("one")
+            run.send("command", command="clear")
+            question = run.wait("ask")
+            assert any("it works" in event.get("text", "") for event in run.events)
+            run.send("answer", question=question["question"], answer="always")
+            run.wait("idle", stop="answer")
+            run.send("command", command="clear")
+            run.message("two")  # is for the new session, whenever it comes
+            assert run.wait("finished")["stop"] == "quit"
+            question = run.wait("ask")  # "always" was for the first one
+            run.send("answer", question=question["question"], answer="yes")
+            run.wait("idle", stop="answer")
+            run.end()
+        first, second = [event["session"] for event in run.events if event["event"] == "session"]
+        assert first != second and (one.work / "a").read_text() == "2\n"
+        for name, task, count in ((first, "one", 2), (second, "two", 2)):
+            tree = one.tree_of(name)
+            texts = [message["text"] for turn in tree["agents"][0]["turns"] for message in turn["messages"]
+                     if message["role"] == "user"]
+            assert texts == [task] and len(tree["agents"][0]["turns"]) == count, tree
+            assert tree["status"] == "done", tree["status"]
+        assert one.contexts[2] == one.live_ids(second)[:len(one.contexts[2])]
+
+
+def test_clear_keeps_what_comes_behind_it():
+    """Lines of a file: all that one run read and did not use is there for the next."""
+    with session() as one:
+        (one.folder / "lines").write_text("one\n/clear\ntwo\n/clear\nthree\n")
+        (one.folder / "script.json").write_text(json.dumps({"turns": [say("1"), say("2"), say("3")]}))
+        for source in ("file", "pipe"):
+            text = (one.folder / "lines").read_text()
+            stdin = {"stdin": open(one.folder / "lines", "rb")} if source == "file" else {"input": text.encode()}
+            done = subprocess.run(
+                [PROGRAM, "run", "--interactive", "-C", str(one.work), "--state", str(one.state)], **stdin,
+                stdout=subprocess.PIPE, check=True, timeout=60,
+                env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")))
+            assert done.stdout.count(b"# session ") == 3, done.stdout
+        tasks = [json.loads(line)["task"] for line in one.hearth("sessions", "list", "--json").splitlines()]
+        assert sorted(tasks) == sorted(2 * ["one", "two", "three"]), tasks
+
+
 def test_rewind_to_zero_begins_again():
     test_cli.needs_sandbox()
     with session() as one:

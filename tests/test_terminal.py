@@ -481,6 +481,24 @@ def test_commands_of_the_session_work_from_the_keyboard():
             screen.ended()
 
 
+def test_clear_begins_a_new_session_on_the_same_terminal():
+    with Place() as place:
+        with Screen(place, place.command(), [say("first answer"), say("second answer")], height=60) as screen:
+            screen.idle()
+            screen.enter("go")
+            screen.wait("first answer", "waiting | ")
+            screen.enter("/clear")
+            screen.wait("go on: hearth run --resume ", "waiting | ")
+            screen.keys("Up", "Up")  # lines are remembered
+            screen.wait("> go")
+            screen.keys("Enter")
+            text = screen.wait("second answer", "waiting | ")
+            assert text.index("first answer") < text.index("--resume") < text.index("second answer"), text
+            screen.keys("C-c", "C-c")
+            screen.ended()
+        assert place.session()["agents"][0]["turns"][0]["messages"][1]["text"] == "go"
+
+
 def test_colour_and_markdown_are_switched_off_by_the_configuration():
     with Place() as place:
         place.configure(terminal={"colour": "never", "markdown": False})
