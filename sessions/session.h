@@ -13,8 +13,11 @@
  *
  * A crash leaves sessions, turns and calls open; the next writer marks them interrupted, and
  * readers already show them so while no writer lives. Readers (SESSION_READ_ONLY) work beside a
- * writer. All calls block on the disk: they are meant for one worker thread; a store must not be
- * used by two threads at the same time.
+ * writer. All calls block on the disk, so they are made by workers, any number of them at a time: one
+ * lock of the store lets one call at a time through, and keeps the others out between
+ * session_batch_begin and the end of the batch, which is the same thread's. A batch therefore holds
+ * nothing but appends. One writer with one log is all that SQLite has anyway, and a batch that nobody
+ * else can step into is what makes its appends one step.
  *
  * Expected errors of every append: IO (disk full, read-only: the message says which), TIMEOUT
  * (another program holds the database lock), CORRUPT (damaged database), LIMIT (a value over its
@@ -35,6 +38,9 @@
 #define SESSION_BUSY_MS_DEFAULT 5000
 
 struct session_store;
+struct session_swarm;
+struct session_node;
+struct session_mail;
 
 struct session_id {
     char text[SESSION_ID_LENGTH + 1]; /* "" is "none" */
@@ -167,6 +173,10 @@ struct session_agent_begin {
     struct view name;         /* "main", SESSION_AGENT_SUMMARIES, or the brief of a child */
     struct view tools;        /* tool declarations as JSON text, "" for none */
     struct session_sampler sampler;
+    /* Number of a finished turn of the parent's context, which the new agent's context goes on behind, as
+     * it is now: calls of it need not be answered yet, and what the parent is answered later is not the
+     * child's. 0: it begins with nothing. NOT_FOUND: there is no such turn. */
+    int64_t fork_turn;
 };
 
 MUST_CHECK result session_agent_append(
@@ -570,6 +580,10 @@ struct session_agent {
     int64_t created_ms;
     struct session_id fork_of; /* session; "": not a fork */
     int64_t fork_index;        /* of its turn */
+    /* A fork of its parent: so many messages of that turn are its own too (-1: not one). The parent's
+     * turns are not repeated in `turns`. */
+    int64_t fork_messages;
+    const struct session_node *node; /* null: of no swarm */
     struct session_turn *turns;
     size_t turn_count;
     struct session_rewound *rewinds; /* oldest first */
@@ -597,6 +611,10 @@ struct session_tree {
     size_t agent_count;
     struct session_decision *decisions; /* in their order; not those of inherited turns */
     size_t decision_count;
+    struct session_swarm *swarms; /* in order of their start; see session_swarm.h */
+    size_t swarm_count;
+    struct session_mail *mail; /* in the order in which it was sent */
+    size_t mail_count;
 };
 
 struct session_load_options {

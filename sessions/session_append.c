@@ -152,22 +152,13 @@ result session_resume(
     const struct session_resume_begin *begin,
     struct error *error
 ) {
-    bool has_batch = store->is_batch;
-    if (!has_batch) {
-        TRY(session_batch_begin(store, error));
-    }
+    bool is_own = false;
+    TRY(store_step_begin(store, &is_own, error));
     result status = append_resumption(store, session, begin, error);
     if (is_ok(status)) {
         status = reopen(store, session, error);
     }
-    if (has_batch) {
-        return status; // the caller commits or undoes
-    }
-    if (is_failed(status)) {
-        session_batch_rollback(store);
-        return status;
-    }
-    return session_batch_commit(store, error);
+    return store_step_end(store, is_own, status, error);
 }
 
 result session_agent_append(
@@ -177,15 +168,20 @@ result session_agent_append(
     struct error *error
 ) {
     struct session_id id;
+    struct session_fork_point fork = {0};
     TRY(check_sampler(&begin->sampler, error));
     TRY(session_id_create(&id, &store->clock, error));
+    if (begin->fork_turn != 0) {
+        TRY(session_fork_point_find(store, &begin->parent, begin->fork_turn, &fork, error));
+    }
     CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
     // A parent must be an agent of the same session.
     TRY(statement_begin(
         &s,
         store,
         "INSERT INTO agent (session, parent, id, created_ms, name, tools, seed, temperature, top_p,"
-        " effort, settings) SELECT s.number, p.number, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11"
+        " effort, settings, fork_of, fork_rewind, fork_message)"
+        " SELECT s.number, p.number, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14"
         " FROM session s"
         " LEFT JOIN agent p ON p.session = s.number AND p.id = ?2"
         " WHERE s.id = ?1 AND s.status = 0 AND (?2 = '' OR p.number IS NOT NULL)",
@@ -198,6 +194,11 @@ result session_agent_append(
     statement_bind_text(&s, 5, begin->name);
     statement_bind_text(&s, 6, begin->tools);
     bind_sampler(&s, 7, 11, &begin->sampler);
+    statement_bind_i64(&s, 13, fork.rewind);
+    if (fork.turn != 0) { // else NULL
+        statement_bind_i64(&s, 12, fork.turn);
+        statement_bind_i64(&s, 14, fork.message);
+    }
     TRY(statement_run_once(
         &s, "the agent's session is not running, or its parent is not of this session", error
     ));

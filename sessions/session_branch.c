@@ -10,7 +10,7 @@
     "(t.is_finished = 1 AND (SELECT coalesce(sum(iif(json_valid(CAST(m.calls AS TEXT)),"           \
     " json_array_length(CAST(m.calls AS TEXT)), 0)), 0) FROM message m WHERE m.turn = t.number"    \
     " AND m.role = 'assistant') = (SELECT count(*) FROM message m WHERE m.turn = t.number"         \
-    " AND m.role = 'tool'))"
+    " AND m.role = 'tool' AND m.number <= ?4))"
 
 static struct view id_view(const struct session_id *id) {
     return view_of_text(id->text);
@@ -89,7 +89,8 @@ result session_compaction_append(
 struct turn_at {
     int64_t number;
     bool is_whole;
-    int64_t rewind_max; /* rewinds of its agent that the line takes part in */
+    int64_t rewind_max;  /* rewinds of its agent that the line takes part in */
+    int64_t message_max; /* messages of the turn that are part of the line */
 };
 
 /* The turn at a position of an agent as it is now; number 0: there is none. */
@@ -119,11 +120,17 @@ static result find_turn(
         statement_bind_i64(&s, 1, line.stretches[i].agent);
         statement_bind_i64(&s, 2, index);
         statement_bind_i64(&s, 3, line.stretches[i].position_max);
+        bool is_cut = index == line.stretches[i].position_max;
+        int64_t message_max = is_cut ? line.stretches[i].message_max : INT64_MAX;
+        statement_bind_i64(&s, 4, message_max);
         bool found = false;
         status = statement_step(&s, &found, error);
         if (is_ok(status) && found && !session_line_drops(&line, i, index, statement_i64(&s, 0))) {
             *out = (struct turn_at
-            ){statement_i64(&s, 0), statement_i64(&s, 1) != 0, line.stretches[i].rewind_max};
+            ){statement_i64(&s, 0),
+              statement_i64(&s, 1) != 0,
+              line.stretches[i].rewind_max,
+              message_max};
         }
     }
     session_line_deinit(&line);
@@ -214,6 +221,86 @@ result session_last_whole_turn(
         }
     }
     FAIL(error, NOT_FOUND, "session '%s' has no turn whose calls are all answered", session->text);
+}
+
+/* ---- forks within a session -------------------------------------------------------------------- */
+
+/* Where the turn lies in the parent's line, and the newest rewind and message there are. */
+static result find_candidate(
+    struct session_store *store,
+    const struct session_id *parent,
+    int64_t turn,
+    int64_t *agent,
+    int64_t *position,
+    struct session_fork_point *newest,
+    struct error *error
+) {
+    CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+    TRY(statement_begin(
+        &s,
+        store,
+        "SELECT p.number, t.position, (SELECT coalesce(max(number), 0) FROM rewind),"
+        " (SELECT coalesce(max(m.number), 0) FROM message m WHERE m.turn = t.number)"
+        " FROM agent p JOIN turn t ON t.number = ?2 WHERE p.id = ?1 AND t.is_finished = 1",
+        error
+    ));
+    statement_bind_text(&s, 1, id_view(parent));
+    statement_bind_i64(&s, 2, turn);
+    bool found = false;
+    TRY(statement_step(&s, &found, error));
+    if (!found) {
+        FAIL(
+            error,
+            NOT_FOUND,
+            "%s: there is no finished turn %lld to fork, or no agent '%s'",
+            store->path,
+            (long long)turn,
+            parent->text
+        );
+    }
+    *agent = statement_i64(&s, 0);
+    *position = statement_i64(&s, 1);
+    *newest = (struct session_fork_point){turn, statement_i64(&s, 2), statement_i64(&s, 3)};
+    return OK;
+}
+
+static result find_fork_point(
+    struct session_store *store,
+    const struct session_id *parent,
+    int64_t turn,
+    struct session_fork_point *out,
+    struct error *error
+) {
+    int64_t agent = 0, position = 0;
+    struct session_fork_point point;
+    struct turn_at at;
+    TRY(find_candidate(store, parent, turn, &agent, &position, &point, error));
+    TRY(find_turn(store, agent, position, &at, error));
+    if (at.number != turn) {
+        FAIL(
+            error,
+            NOT_FOUND,
+            "%s: turn %lld is no part of the context of agent '%s'",
+            store->path,
+            (long long)turn,
+            parent->text
+        );
+    }
+    point.rewind = at.rewind_max < point.rewind ? at.rewind_max : point.rewind;
+    point.message = at.message_max < point.message ? at.message_max : point.message;
+    *out = point;
+    return OK;
+}
+
+result session_fork_point_find(
+    struct session_store *store,
+    const struct session_id *parent,
+    int64_t turn,
+    struct session_fork_point *out,
+    struct error *error
+) {
+    CLEANUP(store_unlock) struct session_store *locked = store_lock(store);
+    return find_fork_point(locked, parent, turn, out, error);
 }
 
 /* ---- forks ------------------------------------------------------------------------------------ */
@@ -312,17 +399,15 @@ result session_fork(
     struct error *error
 ) {
     struct session_id id;
-    bool has_batch = store->is_batch;
-    if (!has_batch) {
-        TRY(session_batch_begin(store, error));
-    }
+    bool is_own = false;
+    TRY(store_step_begin(store, &is_own, error));
     result status = fork_in_batch(store, begin, &id, error);
-    if (!has_batch && is_failed(status)) {
-        session_batch_rollback(store);
-    } else if (!has_batch) {
-        status = session_batch_commit(store, error);
-    }
-    TRY_NOTE(error, status, "fork of session %s", begin->session.text);
+    TRY_NOTE(
+        error,
+        store_step_end(store, is_own, status, error),
+        "fork of session %s",
+        begin->session.text
+    );
     *out = id;
     return OK;
 }
@@ -437,21 +522,12 @@ result session_rewind(
     struct session_store *store, const struct session_rewind_begin *begin, struct error *error
 ) {
     ASSERT(begin->index >= SESSION_REWIND_WORKSPACE_ONLY);
-    bool has_batch = store->is_batch;
-    if (!has_batch) {
-        TRY(session_batch_begin(store, error));
-    }
+    bool is_own = false;
+    TRY(store_step_begin(store, &is_own, error));
     result status = append_rewind(store, begin, error);
     if (is_ok(status)) {
         status = begin->index == SESSION_REWIND_WORKSPACE_ONLY ? move_end(store, begin, error)
                                                                : reopen_end(store, begin, error);
     }
-    if (has_batch) {
-        return status;
-    }
-    if (is_failed(status)) {
-        session_batch_rollback(store);
-        return status;
-    }
-    return session_batch_commit(store, error);
+    return store_step_end(store, is_own, status, error);
 }

@@ -2,7 +2,8 @@
  *
  * Names are the fields of session.h. Absent facts are left out rather than written as null or "".
  */
-#include "session.h"
+#include "session_event.h"
+#include "session_swarm.h"
 
 const char *session_status_name(enum session_status status) {
     static const char *const names[] = {"running", "done", "failed", "stopped", "interrupted"};
@@ -25,7 +26,7 @@ const char *session_run_kind_name(enum session_run_kind kind) {
 
 /* Raw bytes of a model or a command as a string. Strict readers, ours among them, refuse U+0000, so
  * it becomes U+FFFD like other bytes that are no text. */
-static void write_bytes(struct json_writer *writer, const char *name, struct view bytes) {
+void event_write_bytes(struct json_writer *writer, const char *name, struct view bytes) {
     json_write_key(writer, name);
     if (bytes.length == 0 || memchr(bytes.data, 0, bytes.length) == NULL) {
         json_write_string(writer, bytes);
@@ -44,24 +45,24 @@ static void write_bytes(struct json_writer *writer, const char *name, struct vie
     json_write_string(writer, buffer_view(&clean));
 }
 
-static void write_text(struct json_writer *writer, const char *name, struct view text) {
+void event_write_text(struct json_writer *writer, const char *name, struct view text) {
     if (text.length > 0) {
-        write_bytes(writer, name, text);
+        event_write_bytes(writer, name, text);
     }
 }
 
-static void write_i64(struct json_writer *writer, const char *name, int64_t value) {
+void event_write_i64(struct json_writer *writer, const char *name, int64_t value) {
     json_write_key(writer, name);
     json_write_i64(writer, value);
 }
 
-static void write_name(struct json_writer *writer, const char *name, const char *value) {
+void event_write_name(struct json_writer *writer, const char *name, const char *value) {
     json_write_key(writer, name);
     json_write_text(writer, value);
 }
 
 /* JSON text that a model wrote goes in as JSON when it is JSON, and as a string when it is not. */
-static void write_json_text(struct json_writer *writer, const char *name, struct view text) {
+void event_write_json_text(struct json_writer *writer, const char *name, struct view text) {
     if (text.length == 0) {
         return;
     }
@@ -75,7 +76,7 @@ static void write_json_text(struct json_writer *writer, const char *name, struct
     } else if (status.code == RESULT_MEMORY && is_ok(writer->status)) {
         writer->status = status;
     } else {
-        write_bytes(writer, name, text);
+        event_write_bytes(writer, name, text);
     }
 }
 
@@ -88,59 +89,59 @@ static void write_sampler(struct json_writer *writer, const struct session_sampl
     json_write_double(writer, sampler->temperature);
     json_write_key(writer, "top_p");
     json_write_double(writer, sampler->top_p);
-    write_i64(writer, "effort", sampler->effort);
-    write_json_text(writer, "settings", sampler->settings);
+    event_write_i64(writer, "effort", sampler->effort);
+    event_write_json_text(writer, "settings", sampler->settings);
     json_write_object_end(writer);
 }
 
 static void write_usage(struct json_writer *writer, const struct session_usage *usage) {
     json_write_key(writer, "usage");
     json_write_object_begin(writer);
-    write_i64(writer, "agents", usage->agents);
-    write_i64(writer, "turns", usage->turns);
-    write_i64(writer, "calls", usage->calls);
-    write_i64(writer, "prompt_tokens", usage->prompt_tokens);
-    write_i64(writer, "evaluated_tokens", usage->evaluated_tokens);
-    write_i64(writer, "reused_tokens", usage->reused_tokens);
-    write_i64(writer, "rebuilt_tokens", usage->rebuilt_tokens);
-    write_i64(writer, "output_tokens", usage->output_tokens);
-    write_i64(writer, "drafted", usage->drafted);
-    write_i64(writer, "accepted", usage->accepted);
-    write_i64(writer, "prefill_ms", usage->prefill_ms);
-    write_i64(writer, "decode_ms", usage->decode_ms);
-    write_i64(writer, "tools_ms", usage->tools_ms);
+    event_write_i64(writer, "agents", usage->agents);
+    event_write_i64(writer, "turns", usage->turns);
+    event_write_i64(writer, "calls", usage->calls);
+    event_write_i64(writer, "prompt_tokens", usage->prompt_tokens);
+    event_write_i64(writer, "evaluated_tokens", usage->evaluated_tokens);
+    event_write_i64(writer, "reused_tokens", usage->reused_tokens);
+    event_write_i64(writer, "rebuilt_tokens", usage->rebuilt_tokens);
+    event_write_i64(writer, "output_tokens", usage->output_tokens);
+    event_write_i64(writer, "drafted", usage->drafted);
+    event_write_i64(writer, "accepted", usage->accepted);
+    event_write_i64(writer, "prefill_ms", usage->prefill_ms);
+    event_write_i64(writer, "decode_ms", usage->decode_ms);
+    event_write_i64(writer, "tools_ms", usage->tools_ms);
     json_write_object_end(writer);
 }
 
 static void
 write_summary_members(struct json_writer *writer, const struct session_summary *summary) {
     const struct session_begin *begin = &summary->begin;
-    write_i64(writer, "version", SESSION_EVENT_VERSION);
-    write_name(writer, "id", summary->id.text);
-    write_name(writer, "status", session_status_name(summary->status));
-    write_text(writer, "task", begin->task);
-    write_i64(writer, "created_ms", summary->created_ms);
+    event_write_i64(writer, "version", SESSION_EVENT_VERSION);
+    event_write_name(writer, "id", summary->id.text);
+    event_write_name(writer, "status", session_status_name(summary->status));
+    event_write_text(writer, "task", begin->task);
+    event_write_i64(writer, "created_ms", summary->created_ms);
     if (summary->ended_ms != 0) {
-        write_i64(writer, "ended_ms", summary->ended_ms);
+        event_write_i64(writer, "ended_ms", summary->ended_ms);
     }
     if (summary->status != SESSION_RUNNING && summary->status != SESSION_INTERRUPTED) {
-        write_i64(writer, "exit_status", summary->exit_status);
+        event_write_i64(writer, "exit_status", summary->exit_status);
     }
-    write_text(writer, "verdict", summary->verdict);
-    write_text(writer, "stop_reason", summary->stop_reason);
-    write_text(writer, "workspace", begin->workspace);
-    write_text(writer, "worktree_of", begin->worktree_of);
-    write_text(writer, "commit_before", begin->commit_before);
-    write_text(writer, "commit_after", summary->commit_after);
-    write_text(writer, "model", begin->model);
-    write_text(writer, "model_digest", begin->model_digest);
-    write_text(writer, "backend", begin->backend);
-    write_text(writer, "numerics_version", begin->numerics_version);
-    write_text(writer, "program_version", begin->program_version);
-    write_text(writer, "window_mode", begin->window_mode);
+    event_write_text(writer, "verdict", summary->verdict);
+    event_write_text(writer, "stop_reason", summary->stop_reason);
+    event_write_text(writer, "workspace", begin->workspace);
+    event_write_text(writer, "worktree_of", begin->worktree_of);
+    event_write_text(writer, "commit_before", begin->commit_before);
+    event_write_text(writer, "commit_after", summary->commit_after);
+    event_write_text(writer, "model", begin->model);
+    event_write_text(writer, "model_digest", begin->model_digest);
+    event_write_text(writer, "backend", begin->backend);
+    event_write_text(writer, "numerics_version", begin->numerics_version);
+    event_write_text(writer, "program_version", begin->program_version);
+    event_write_text(writer, "window_mode", begin->window_mode);
     write_sampler(writer, &begin->sampler);
-    write_i64(writer, "time_ms_max", begin->time_ms_max);
-    write_i64(writer, "tokens_max", begin->tokens_max);
+    event_write_i64(writer, "time_ms_max", begin->time_ms_max);
+    event_write_i64(writer, "tokens_max", begin->tokens_max);
     write_usage(writer, &summary->usage);
 }
 
@@ -152,22 +153,22 @@ void session_summary_write(struct json_writer *writer, const struct session_summ
 
 static void write_message(struct json_writer *writer, const struct session_message *message) {
     json_write_object_begin(writer);
-    write_text(writer, "role", message->role);
-    write_bytes(writer, "text", message->text);
-    write_text(writer, "reasoning", message->reasoning);
-    write_json_text(writer, "calls", message->calls);
+    event_write_text(writer, "role", message->role);
+    event_write_bytes(writer, "text", message->text);
+    event_write_text(writer, "reasoning", message->reasoning);
+    event_write_json_text(writer, "calls", message->calls);
     if (message->call != 0) {
-        write_i64(writer, "call", message->call);
+        event_write_i64(writer, "call", message->call);
     }
-    write_i64(writer, "created_ms", message->created_ms);
+    event_write_i64(writer, "created_ms", message->created_ms);
     json_write_object_end(writer);
 }
 
 static void write_run(struct json_writer *writer, const struct session_run *run) {
     json_write_object_begin(writer);
-    write_name(writer, "kind", session_run_kind_name(run->kind));
-    write_i64(writer, "position", run->position);
-    write_i64(writer, "count", (int64_t)run->count);
+    event_write_name(writer, "kind", session_run_kind_name(run->kind));
+    event_write_i64(writer, "position", run->position);
+    event_write_i64(writer, "count", (int64_t)run->count);
     if (run->ids != NULL) {
         json_write_key(writer, "ids");
         json_write_array_begin(writer);
@@ -189,14 +190,14 @@ static void write_run(struct json_writer *writer, const struct session_run *run)
 
 static void write_call(struct json_writer *writer, const struct session_call *call) {
     json_write_object_begin(writer);
-    write_i64(writer, "number", call->number);
-    write_bytes(writer, "name", call->name);
-    write_json_text(writer, "arguments", call->arguments);
-    write_name(writer, "status", session_call_status_name(call->status));
+    event_write_i64(writer, "number", call->number);
+    event_write_bytes(writer, "name", call->name);
+    event_write_json_text(writer, "arguments", call->arguments);
+    event_write_name(writer, "status", session_call_status_name(call->status));
     if (call->has_exit_status) {
-        write_i64(writer, "exit_status", call->exit_status);
+        event_write_i64(writer, "exit_status", call->exit_status);
     }
-    write_bytes(writer, "text", call->text);
+    event_write_bytes(writer, "text", call->text);
     json_write_key(writer, "text_is_truncated");
     json_write_bool(writer, call->text_is_truncated);
     json_write_key(writer, "output_bytes");
@@ -205,61 +206,61 @@ static void write_call(struct json_writer *writer, const struct session_call *ca
         json_write_key(writer, "output_gap_at");
         json_write_u64(writer, call->output_gap_at);
     }
-    write_text(writer, "output", call->output);
-    write_i64(writer, "started_ms", call->started_ms);
+    event_write_text(writer, "output", call->output);
+    event_write_i64(writer, "started_ms", call->started_ms);
     if (call->ended_ms != 0) {
-        write_i64(writer, "ended_ms", call->ended_ms);
-        write_i64(writer, "duration_ms", call->duration_ms);
+        event_write_i64(writer, "ended_ms", call->ended_ms);
+        event_write_i64(writer, "duration_ms", call->duration_ms);
     }
-    write_text(writer, "commit_before", call->commit_before);
-    write_text(writer, "commit_after", call->commit_after);
+    event_write_text(writer, "commit_before", call->commit_before);
+    event_write_text(writer, "commit_after", call->commit_after);
     json_write_object_end(writer);
 }
 
 static void write_turn_end(struct json_writer *writer, const struct session_turn *turn) {
     const struct session_turn_end *end = &turn->end;
     const struct session_cache_facts *cache = &end->cache;
-    write_i64(writer, "ended_ms", turn->ended_ms);
-    write_text(writer, "stop_reason", end->stop_reason);
-    write_text(writer, "stop_detail", end->stop_detail);
-    write_i64(writer, "output_tokens", end->output_tokens);
-    write_i64(writer, "drafted", end->drafted);
-    write_i64(writer, "accepted", end->accepted);
-    write_i64(writer, "preempted", end->preempted);
+    event_write_i64(writer, "ended_ms", turn->ended_ms);
+    event_write_text(writer, "stop_reason", end->stop_reason);
+    event_write_text(writer, "stop_detail", end->stop_detail);
+    event_write_i64(writer, "output_tokens", end->output_tokens);
+    event_write_i64(writer, "drafted", end->drafted);
+    event_write_i64(writer, "accepted", end->accepted);
+    event_write_i64(writer, "preempted", end->preempted);
     if (end->fork_index >= 0) {
         json_write_key(writer, "parent_seed");
         json_write_u64(writer, end->parent_seed);
-        write_i64(writer, "fork_index", end->fork_index);
+        event_write_i64(writer, "fork_index", end->fork_index);
     }
-    write_i64(writer, "prefill_ms", end->prefill_ms);
-    write_i64(writer, "decode_ms", end->decode_ms);
+    event_write_i64(writer, "prefill_ms", end->prefill_ms);
+    event_write_i64(writer, "decode_ms", end->decode_ms);
     write_sampler(writer, &end->sampler);
     json_write_key(writer, "cache");
     json_write_object_begin(writer);
-    write_i64(writer, "prompt_tokens", cache->prompt_tokens);
-    write_i64(writer, "evaluated_tokens", cache->evaluated_tokens);
-    write_i64(writer, "reused_tokens", cache->reused_tokens);
-    write_i64(writer, "rebuilt_tokens", cache->rebuilt_tokens);
-    write_i64(writer, "hit_position", cache->hit_position);
-    write_i64(writer, "restored_host", cache->restored_host);
-    write_i64(writer, "restored_disk", cache->restored_disk);
+    event_write_i64(writer, "prompt_tokens", cache->prompt_tokens);
+    event_write_i64(writer, "evaluated_tokens", cache->evaluated_tokens);
+    event_write_i64(writer, "reused_tokens", cache->reused_tokens);
+    event_write_i64(writer, "rebuilt_tokens", cache->rebuilt_tokens);
+    event_write_i64(writer, "hit_position", cache->hit_position);
+    event_write_i64(writer, "restored_host", cache->restored_host);
+    event_write_i64(writer, "restored_disk", cache->restored_disk);
     if (cache->miss_reason.length > 0) {
-        write_text(writer, "miss_reason", cache->miss_reason);
-        write_i64(writer, "miss_token", cache->miss_token);
+        event_write_text(writer, "miss_reason", cache->miss_reason);
+        event_write_i64(writer, "miss_token", cache->miss_token);
     }
-    write_text(writer, "window_source", cache->window_source);
-    write_i64(writer, "rebuilt_from", cache->rebuilt_from);
-    write_text(writer, "replays", cache->replays);
-    write_text(writer, "lineage", cache->lineage);
-    write_text(writer, "block_lineage", cache->block_lineage);
-    write_text(writer, "decoder_lineage", cache->decoder_lineage);
-    write_text(writer, "backend", cache->backend);
-    write_text(writer, "numerics_version", cache->numerics_version);
+    event_write_text(writer, "window_source", cache->window_source);
+    event_write_i64(writer, "rebuilt_from", cache->rebuilt_from);
+    event_write_text(writer, "replays", cache->replays);
+    event_write_text(writer, "lineage", cache->lineage);
+    event_write_text(writer, "block_lineage", cache->block_lineage);
+    event_write_text(writer, "decoder_lineage", cache->decoder_lineage);
+    event_write_text(writer, "backend", cache->backend);
+    event_write_text(writer, "numerics_version", cache->numerics_version);
     json_write_object_end(writer);
 }
 
 /* Only where it is set. */
-static void write_flag(struct json_writer *writer, const char *name, bool value) {
+void event_write_flag(struct json_writer *writer, const char *name, bool value) {
     if (value) {
         json_write_key(writer, name);
         json_write_bool(writer, true);
@@ -270,21 +271,21 @@ static void
 write_compaction(struct json_writer *writer, const struct session_compaction *compaction) {
     json_write_key(writer, "compaction");
     json_write_object_begin(writer);
-    write_i64(writer, "compacted_ms", compaction->compacted_ms);
-    write_i64(writer, "tokens_before", compaction->tokens_before);
-    write_i64(writer, "tokens_after", compaction->tokens_after);
-    write_i64(writer, "pruned", compaction->pruned);
-    write_text(writer, "summary", compaction->summary);
+    event_write_i64(writer, "compacted_ms", compaction->compacted_ms);
+    event_write_i64(writer, "tokens_before", compaction->tokens_before);
+    event_write_i64(writer, "tokens_after", compaction->tokens_after);
+    event_write_i64(writer, "pruned", compaction->pruned);
+    event_write_text(writer, "summary", compaction->summary);
     json_write_object_end(writer);
 }
 
 static void write_turn(struct json_writer *writer, const struct session_turn *turn) {
     json_write_object_begin(writer);
-    write_i64(writer, "number", turn->number);
-    write_i64(writer, "index", turn->index);
-    write_flag(writer, "is_inherited", turn->is_inherited);
-    write_flag(writer, "is_rewound", turn->is_rewound);
-    write_i64(writer, "started_ms", turn->started_ms);
+    event_write_i64(writer, "number", turn->number);
+    event_write_i64(writer, "index", turn->index);
+    event_write_flag(writer, "is_inherited", turn->is_inherited);
+    event_write_flag(writer, "is_rewound", turn->is_rewound);
+    event_write_i64(writer, "started_ms", turn->started_ms);
     json_write_key(writer, "is_finished");
     json_write_bool(writer, turn->is_finished);
     if (turn->is_finished) {
@@ -320,12 +321,12 @@ static void write_rewinds(struct json_writer *writer, const struct session_agent
     for (size_t i = 0; i < agent->rewind_count; i++) {
         const struct session_rewound *rewound = &agent->rewinds[i];
         json_write_object_begin(writer);
-        write_i64(writer, "rewound_ms", rewound->rewound_ms);
+        event_write_i64(writer, "rewound_ms", rewound->rewound_ms);
         if (rewound->index != SESSION_REWIND_WORKSPACE_ONLY) {
-            write_i64(writer, "index", rewound->index);
+            event_write_i64(writer, "index", rewound->index);
         }
-        write_text(writer, "commit_before", rewound->commit_before);
-        write_text(writer, "commit_after", rewound->commit_after);
+        event_write_text(writer, "commit_before", rewound->commit_before);
+        event_write_text(writer, "commit_after", rewound->commit_after);
         json_write_object_end(writer);
     }
     json_write_array_end(writer);
@@ -334,33 +335,39 @@ static void write_rewinds(struct json_writer *writer, const struct session_agent
 static void write_decision(struct json_writer *writer, const struct session_decision *decision) {
     json_write_object_begin(writer);
     if (decision->turn != 0) {
-        write_i64(writer, "turn", decision->turn);
+        event_write_i64(writer, "turn", decision->turn);
     }
     if (decision->call != 0) {
-        write_i64(writer, "call", decision->call);
+        event_write_i64(writer, "call", decision->call);
     }
-    write_i64(writer, "decided_ms", decision->decided_ms);
+    event_write_i64(writer, "decided_ms", decision->decided_ms);
     json_write_key(writer, "is_allowed");
     json_write_bool(writer, decision->is_allowed);
-    write_text(writer, "kind", decision->kind);
-    write_text(writer, "subject", decision->subject);
-    write_text(writer, "decider", decision->decider);
-    write_text(writer, "rule", decision->rule);
-    write_text(writer, "reason", decision->reason);
+    event_write_text(writer, "kind", decision->kind);
+    event_write_text(writer, "subject", decision->subject);
+    event_write_text(writer, "decider", decision->decider);
+    event_write_text(writer, "rule", decision->rule);
+    event_write_text(writer, "reason", decision->reason);
     json_write_object_end(writer);
 }
 
 static void write_agent(struct json_writer *writer, const struct session_agent *agent) {
     json_write_object_begin(writer);
-    write_name(writer, "id", agent->id.text);
-    write_text(writer, "parent", view_of_text(agent->parent.text));
-    write_text(writer, "name", agent->name);
-    write_json_text(writer, "tools", agent->tools);
+    event_write_name(writer, "id", agent->id.text);
+    event_write_text(writer, "parent", view_of_text(agent->parent.text));
+    event_write_text(writer, "name", agent->name);
+    event_write_json_text(writer, "tools", agent->tools);
     write_sampler(writer, &agent->sampler);
-    write_i64(writer, "created_ms", agent->created_ms);
+    event_write_i64(writer, "created_ms", agent->created_ms);
     if (agent->fork_of.text[0] != '\0') {
-        write_name(writer, "fork_of", agent->fork_of.text);
-        write_i64(writer, "fork_index", agent->fork_index);
+        event_write_name(writer, "fork_of", agent->fork_of.text);
+        event_write_i64(writer, "fork_index", agent->fork_index);
+    }
+    if (agent->fork_of.text[0] != '\0' && agent->fork_messages >= 0) {
+        event_write_i64(writer, "fork_messages", agent->fork_messages);
+    }
+    if (agent->node != NULL) {
+        event_write_node(writer, agent->node);
     }
     if (agent->rewind_count > 0) {
         write_rewinds(writer, agent);
@@ -377,22 +384,22 @@ static void write_agent(struct json_writer *writer, const struct session_agent *
 static void
 write_resumption(struct json_writer *writer, const struct session_resumption *resumption) {
     json_write_object_begin(writer);
-    write_i64(writer, "resumed_ms", resumption->resumed_ms);
-    write_i64(writer, "turns_before", resumption->turns_before);
-    write_text(writer, "backend", resumption->begin.backend);
-    write_text(writer, "numerics_version", resumption->begin.numerics_version);
-    write_text(writer, "program_version", resumption->begin.program_version);
-    write_text(writer, "commit_before", resumption->begin.commit_before);
-    write_name(writer, "status", session_status_name(resumption->status));
+    event_write_i64(writer, "resumed_ms", resumption->resumed_ms);
+    event_write_i64(writer, "turns_before", resumption->turns_before);
+    event_write_text(writer, "backend", resumption->begin.backend);
+    event_write_text(writer, "numerics_version", resumption->begin.numerics_version);
+    event_write_text(writer, "program_version", resumption->begin.program_version);
+    event_write_text(writer, "commit_before", resumption->begin.commit_before);
+    event_write_name(writer, "status", session_status_name(resumption->status));
     if (resumption->ended_ms != 0) {
-        write_i64(writer, "ended_ms", resumption->ended_ms);
+        event_write_i64(writer, "ended_ms", resumption->ended_ms);
     }
     if (resumption->status != SESSION_INTERRUPTED) {
-        write_i64(writer, "exit_status", resumption->exit_status);
+        event_write_i64(writer, "exit_status", resumption->exit_status);
     }
-    write_text(writer, "verdict", resumption->verdict);
-    write_text(writer, "stop_reason", resumption->stop_reason);
-    write_text(writer, "commit_after", resumption->commit_after);
+    event_write_text(writer, "verdict", resumption->verdict);
+    event_write_text(writer, "stop_reason", resumption->stop_reason);
+    event_write_text(writer, "commit_after", resumption->commit_after);
     json_write_object_end(writer);
 }
 
@@ -415,6 +422,8 @@ void session_tree_write(struct json_writer *writer, const struct session_tree *t
         }
         json_write_array_end(writer);
     }
+    event_write_swarms(writer, tree);
+    event_write_mail(writer, tree);
     json_write_key(writer, "agents");
     json_write_array_begin(writer);
     for (size_t i = 0; i < tree->agent_count; i++) {

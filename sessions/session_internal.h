@@ -8,10 +8,12 @@
 #include "session.h"
 
 #include <assert.h>
+#include <pthread.h>
 
-#define SESSION_SCHEMA_VERSION 4
+#define SESSION_SCHEMA_VERSION 5
+#define SESSION_SWARM_VERSION  5          /* the first one with swarms */
 #define SESSION_APPLICATION_ID 0x48727468 /* "Hrth" */
-#define SESSION_STATEMENTS_MAX 64         /* more than the SQL texts of this folder */
+#define SESSION_STATEMENTS_MAX 96         /* more than the SQL texts of this folder */
 #define SESSION_PATH_BYTES     4096       /* PATH_MAX of Linux */
 #define SESSION_DATABASE_NAME  "sessions.db"
 #define SESSION_LOCK_NAME      "lock"
@@ -31,7 +33,10 @@ struct session_statement_slot {
     bool is_used;
 };
 
+/* The mutex guards everything below it: it is held from statement_begin to statement_end, from
+ * read_begin to read_end, and from session_batch_begin until the batch has ended. */
 struct session_store {
+    pthread_mutex_t mutex; /* recursive */
     struct sqlite3 *database;
     struct session_lock lock;
     struct clock clock;
@@ -48,6 +53,16 @@ struct session_store {
     char directory[SESSION_PATH_BYTES];
     char path[SESSION_PATH_BYTES];
 };
+
+/* For what takes more than one statement without a transaction. */
+struct session_store *store_lock(struct session_store *store);
+void store_unlock(struct session_store **store); /* for CLEANUP */
+
+/* Several appends as one: in the batch of the caller, or (is_own) in one of their own, which
+ * store_step_end commits, or undoes when `status` is a failure. */
+MUST_CHECK result store_step_begin(struct session_store *store, bool *is_own, struct error *error);
+MUST_CHECK result
+store_step_end(struct session_store *store, bool is_own, result status, struct error *error);
 
 /* A statement in use; binding errors stick until statement_step. */
 struct statement {
@@ -137,6 +152,7 @@ struct session_stretch {
     int64_t agent;        /* row */
     int64_t position_max; /* of its turns in the line */
     int64_t rewind_max;   /* its rewinds up to this one count */
+    int64_t message_max;  /* messages of the turn at position_max up to this one count */
 };
 struct session_drop { /* a rewind of the agent of a stretch */
     size_t stretch;
@@ -161,6 +177,21 @@ bool session_line_drops_by(
     const struct session_line *line, size_t stretch, int64_t position, int64_t turn, bool is_own
 );
 void session_line_deinit(struct session_line *line); /* usable with CLEANUP */
+
+/* Where a fork leaves its parent's line: what agent.fork_of, fork_rewind and fork_message say. */
+struct session_fork_point {
+    int64_t turn; /* 0: no fork */
+    int64_t rewind;
+    int64_t message; /* 0: none of the turn */
+};
+/* Behind a finished turn of the parent's line, as it is now. Expected errors: NOT_FOUND. */
+MUST_CHECK result session_fork_point_find(
+    struct session_store *store,
+    const struct session_id *parent,
+    int64_t turn,
+    struct session_fork_point *out,
+    struct error *error
+);
 
 /* Memory that is freed as a whole, with a ceiling. */
 struct arena_chunk;

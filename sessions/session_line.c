@@ -37,7 +37,8 @@ static result find_fork(
     TRY(statement_begin(
         &s,
         store,
-        "SELECT t.agent, t.position, a.fork_rewind, t.number FROM agent a"
+        "SELECT t.agent, t.position, a.fork_rewind, t.number,"
+        " coalesce(a.fork_message, 9223372036854775807) FROM agent a"
         " JOIN turn t ON t.number = a.fork_of WHERE a.number = ?1",
         error
     ));
@@ -45,7 +46,7 @@ static result find_fork(
     TRY(statement_step(&s, found, error));
     if (*found) {
         *out = (struct session_stretch
-        ){statement_i64(&s, 0), statement_i64(&s, 1), statement_i64(&s, 2)};
+        ){statement_i64(&s, 0), statement_i64(&s, 1), statement_i64(&s, 2), statement_i64(&s, 4)};
         *turn = statement_i64(&s, 3);
     }
     return OK;
@@ -87,7 +88,7 @@ result session_line_load(
     struct session_store *store, int64_t agent, struct session_line *out, struct error *error
 ) {
     CLEANUP(session_line_deinit) struct session_line line = {0};
-    struct session_stretch next = {agent, INT64_MAX, INT64_MAX};
+    struct session_stretch next = {agent, INT64_MAX, INT64_MAX, INT64_MAX};
     int64_t turn = INT64_MAX;
     for (bool found = true; found;) {
         TRY(add_stretch(&line, &next, error));

@@ -91,6 +91,7 @@ struct session_sampler take_sampler(struct row *row) {
 }
 
 result read_begin(struct session_store *store, bool *opened, struct error *error) {
+    (void)store_lock(store); // until read_end
     *opened = !store->is_batch;
     if (!*opened) {
         return OK;
@@ -98,7 +99,11 @@ result read_begin(struct session_store *store, bool *opened, struct error *error
     bool was_held = store->mode == SESSION_READ_WRITE || session_lock_is_held(store->directory);
     // The first read fixes the picture. A writer seen before or after it may own what is open in
     // it: one that ended in between, or one that has just begun.
-    TRY(store_execute(store, "BEGIN; SELECT number FROM session LIMIT 1", error));
+    result status = store_execute(store, "BEGIN; SELECT number FROM session LIMIT 1", error);
+    if (is_failed(status)) {
+        store_unlock(&store);
+        return status;
+    }
     store->writer_is_gone = !was_held && !session_lock_is_held(store->directory);
     return OK;
 }
@@ -108,4 +113,5 @@ void read_end(struct session_store *store, bool opened) {
         // Nothing was written: a failure to end a reading transaction loses nothing.
         result_ignore(store_execute(store, "COMMIT", NULL));
     }
+    store_unlock(&store);
 }

@@ -1,4 +1,4 @@
--- Tables of the session store, schema version 4. Embedded into the program at build and run once,
+-- Tables of the session store, schema version 5. Embedded into the program at build and run once,
 -- in one transaction, on an empty database. A change is a new version: a step in
 -- session_migration.c plus the same change here. Times are milliseconds since 1970-01-01 UTC;
 -- statuses are the enumerators of session.h, which are part of the format and never renumbered.
@@ -53,8 +53,8 @@ CREATE TABLE resumption (
 CREATE INDEX resumption_by_session ON resumption (session);
 
 -- fork_of is the turn behind which the agent goes on: that turn and what its own agent had before it come
--- first, as they were when the fork was made (rewinds up to fork_rewind). Nothing of it is copied, so a
--- session with forks cannot be deleted before them.
+-- first, as they were when the fork was made (rewinds up to fork_rewind; of that turn the messages up to
+-- fork_message, NULL: all). Nothing of it is copied, so a session with forks cannot be deleted before them.
 CREATE TABLE agent (
     number            INTEGER PRIMARY KEY,
     id                TEXT NOT NULL UNIQUE CHECK (length(id) = 36),
@@ -69,7 +69,8 @@ CREATE TABLE agent (
     effort            INTEGER NOT NULL,
     settings          TEXT NOT NULL DEFAULT '',
     fork_of           INTEGER REFERENCES turn (number),
-    fork_rewind       INTEGER NOT NULL DEFAULT 0
+    fork_rewind       INTEGER NOT NULL DEFAULT 0,
+    fork_message      INTEGER
 ) STRICT;
 CREATE INDEX agent_by_fork ON agent (fork_of) WHERE fork_of IS NOT NULL;
 CREATE INDEX agent_by_session ON agent (session);
@@ -211,3 +212,89 @@ CREATE TABLE rewind (
     commit_after      TEXT NOT NULL
 ) STRICT;
 CREATE INDEX rewind_by_agent ON rewind (agent);
+
+-- Agents on one task under one budget, below the agent `root`, which stands for the whole. strategy, outcome
+-- and the words of node are those of session_swarm.h. Shares: 9223372036854775807 is no limit.
+CREATE TABLE swarm (
+    number            INTEGER PRIMARY KEY,
+    root              INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,
+    started_ms        INTEGER NOT NULL,
+    strategy          TEXT NOT NULL,
+    reason            TEXT NOT NULL,
+    verifier          TEXT NOT NULL,
+    settings          TEXT NOT NULL,
+    seed              INTEGER NOT NULL,
+    deadline_ms       INTEGER NOT NULL,
+    tokens_max        INTEGER NOT NULL CHECK (tokens_max >= 0),
+    calls_max         INTEGER NOT NULL CHECK (calls_max >= 0),
+    processes_max     INTEGER NOT NULL CHECK (processes_max >= 0),
+    memory_bytes_max  INTEGER NOT NULL CHECK (memory_bytes_max >= 0),
+    is_ended          INTEGER NOT NULL DEFAULT 0 CHECK (is_ended IN (0, 1)),
+    ended_ms          INTEGER NOT NULL DEFAULT 0,
+    outcome           TEXT NOT NULL DEFAULT '',
+    best              INTEGER REFERENCES agent (number) ON DELETE SET NULL,
+    is_merged         INTEGER NOT NULL DEFAULT 0 CHECK (is_merged IN (0, 1)),
+    commit_after      TEXT NOT NULL DEFAULT '',
+    why               TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX swarm_by_root ON swarm (root);
+CREATE INDEX swarm_by_best ON swarm (best) WHERE best IS NOT NULL;
+CREATE INDEX swarm_open ON swarm (is_ended) WHERE is_ended = 0;
+
+-- What an agent is in a swarm, and what became of it.
+CREATE TABLE node (
+    agent             INTEGER PRIMARY KEY REFERENCES agent (number) ON DELETE CASCADE,
+    swarm             INTEGER NOT NULL REFERENCES swarm (number) ON DELETE CASCADE,
+    kind              TEXT NOT NULL,
+    brief             BLOB NOT NULL,
+    workspace         TEXT NOT NULL,
+    commit_before     TEXT NOT NULL,
+    effort            INTEGER NOT NULL,
+    deadline_ms       INTEGER NOT NULL,
+    tokens_max        INTEGER NOT NULL CHECK (tokens_max >= 0),
+    calls_max         INTEGER NOT NULL CHECK (calls_max >= 0),
+    processes_max     INTEGER NOT NULL CHECK (processes_max >= 0),
+    memory_bytes_max  INTEGER NOT NULL CHECK (memory_bytes_max >= 0),
+    is_ended          INTEGER NOT NULL DEFAULT 0 CHECK (is_ended IN (0, 1)),
+    ended_ms          INTEGER NOT NULL DEFAULT 0,
+    ending            TEXT NOT NULL DEFAULT '',
+    cut               TEXT NOT NULL DEFAULT '',
+    summary           BLOB NOT NULL DEFAULT x'',
+    detail            BLOB NOT NULL DEFAULT x'',
+    commit_after      TEXT NOT NULL DEFAULT '',
+    changed_lines     INTEGER NOT NULL DEFAULT 0 CHECK (changed_lines >= 0),
+    turns             INTEGER NOT NULL DEFAULT 0 CHECK (turns >= 0),
+    tokens            INTEGER NOT NULL DEFAULT 0 CHECK (tokens >= 0),
+    calls             INTEGER NOT NULL DEFAULT 0 CHECK (calls >= 0),
+    outcome           TEXT NOT NULL DEFAULT '',
+    verdict           TEXT NOT NULL DEFAULT '',
+    score             REAL,
+    merged_into       INTEGER REFERENCES agent (number) ON DELETE SET NULL,
+    merge_commit      TEXT NOT NULL DEFAULT '',
+    conflicts         TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX node_by_swarm ON node (swarm);
+CREATE INDEX node_by_merge ON node (merged_into) WHERE merged_into IS NOT NULL;
+CREATE INDEX node_open ON node (is_ended) WHERE is_ended = 0;
+
+-- Mail between agents of a session, in the order of its numbers. state: 0 waits, 1 delivered (turn and
+-- message are the receiver's, which hold it), 2 bounced (turn and message are the sender's, which say so).
+CREATE TABLE mail (
+    number            INTEGER PRIMARY KEY,
+    sender            INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,
+    receiver          INTEGER NOT NULL REFERENCES agent (number) ON DELETE CASCADE,
+    sent_ms           INTEGER NOT NULL,
+    text              BLOB NOT NULL CHECK (length(text) > 0),
+    state             INTEGER NOT NULL DEFAULT 0 CHECK (state BETWEEN 0 AND 2),
+    settled_ms        INTEGER NOT NULL DEFAULT 0,
+    turn              INTEGER REFERENCES turn (number) ON DELETE CASCADE,
+    message           INTEGER REFERENCES message (number) ON DELETE CASCADE,
+    CHECK ((turn IS NULL) = (message IS NULL)),
+    CHECK (state <> 0 OR turn IS NULL),
+    CHECK (state <> 1 OR turn IS NOT NULL)
+) STRICT;
+CREATE INDEX mail_by_sender ON mail (sender);
+CREATE INDEX mail_by_receiver ON mail (receiver);
+CREATE INDEX mail_by_turn ON mail (turn) WHERE turn IS NOT NULL;
+CREATE INDEX mail_by_message ON mail (message) WHERE message IS NOT NULL;
+CREATE INDEX mail_waiting ON mail (receiver) WHERE state = 0;

@@ -114,8 +114,27 @@ static result store_fail(const struct session_store *store, int code, struct err
 
 static result create_file(struct session_store *store, struct error *error);
 
-result statement_begin(
-    struct statement *out, struct session_store *store, const char *sql, struct error *error
+/* The lock is recursive, so that the thread of a batch goes on while the others wait. */
+struct session_store *store_lock(struct session_store *store) {
+    int code = pthread_mutex_lock(&store->mutex);
+    ASSERT(code == 0);
+    return store;
+}
+
+void store_unlock(struct session_store **store) {
+    int code = pthread_mutex_unlock(&(*store)->mutex);
+    ASSERT(code == 0); // EPERM: a batch that another thread began
+}
+
+#define STORE_LOCK(store)                                                                          \
+    CLEANUP(store_unlock) struct session_store *locked_ = store_lock(store);                       \
+    ASSERT(locked_ == (store))
+
+static result find_slot(
+    struct session_statement_slot **out,
+    struct session_store *store,
+    const char *sql,
+    struct error *error
 ) {
     struct session_statement_slot *slot = NULL;
     for (size_t i = 0; i < store->statement_count && slot == NULL; i++) {
@@ -133,6 +152,20 @@ result statement_begin(
         slot->sql = sql;
         slot->handle = handle;
     }
+    *out = slot;
+    return OK;
+}
+
+result statement_begin(
+    struct statement *out, struct session_store *store, const char *sql, struct error *error
+) {
+    struct session_statement_slot *slot = NULL;
+    result found = find_slot(&slot, store_lock(store), sql, error);
+    if (is_failed(found)) {
+        store_unlock(&store);
+        return found;
+    }
+    ASSERT(slot != NULL);
     ASSERT(!slot->is_used); // a statement is not nested in itself
     slot->is_used = true;
     out->store = store;
@@ -150,6 +183,7 @@ void statement_end(struct statement *statement) {
     (void)sqlite3_clear_bindings(statement->slot->handle);
     statement->slot->is_used = false;
     statement->slot = NULL;
+    store_unlock(&statement->store); // since statement_begin
 }
 
 static void note_binding(struct statement *statement, int code) {
@@ -323,6 +357,7 @@ int64_t statement_inserted(const struct statement *statement) {
 /* ------------------------------------------------------ one-off statements ---- */
 
 result store_execute(struct session_store *store, const char *sql, struct error *error) {
+    STORE_LOCK(store);
     int code = sqlite3_exec(store->database, sql, NULL, NULL, NULL);
     return code == SQLITE_OK ? OK : store_fail(store, code, error);
 }
@@ -335,6 +370,7 @@ result store_query_text(
     struct session_store *store, const char *sql, char *out, size_t capacity, struct error *error
 ) {
     ASSERT(capacity > 0);
+    STORE_LOCK(store);
     CLEANUP(statement_handle_cleanup) sqlite3_stmt *handle = NULL;
     int code = sqlite3_prepare_v2(store->database, sql, -1, &handle, NULL);
     if (code == SQLITE_OK) {
@@ -388,7 +424,7 @@ result store_backup(struct session_store *store, const char *path, struct error 
 
 /* ----------------------------------------------------------- transactions ---- */
 
-result session_batch_begin(struct session_store *store, struct error *error) {
+static result batch_begin(struct session_store *store, struct error *error) {
     ASSERT(!store->is_batch);
     if (store->mode != SESSION_READ_WRITE) {
         FAIL(error, INVALID_INPUT, "%s was opened for reading only", store->path);
@@ -400,8 +436,17 @@ result session_batch_begin(struct session_store *store, struct error *error) {
     return OK;
 }
 
+result session_batch_begin(struct session_store *store, struct error *error) {
+    result status = batch_begin(store_lock(store), error);
+    if (is_failed(status)) {
+        store_unlock(&store);
+    }
+    return status; // locked until the batch ends
+}
+
 result session_batch_commit(struct session_store *store, struct error *error) {
-    ASSERT(store->is_batch);
+    STORE_LOCK(store);
+    ASSERT(store->is_batch); // of this thread, which has the lock
     if (store->batch_failed || sqlite3_get_autocommit(store->database) != 0) {
         session_batch_rollback(store);
         FAIL(error, INVALID_INPUT, "%s: a step of this batch failed; all was undone", store->path);
@@ -412,10 +457,12 @@ result session_batch_commit(struct session_store *store, struct error *error) {
         return status;
     }
     store->is_batch = false;
+    store_unlock(&store); // since session_batch_begin
     return OK;
 }
 
 void session_batch_rollback(struct session_store *store) {
+    STORE_LOCK(store);
     if (!store->is_batch) {
         return;
     }
@@ -425,6 +472,25 @@ void session_batch_rollback(struct session_store *store) {
         // Cannot fail in a way that keeps the changes: at worst the next open undoes them.
         result_ignore(store_execute(store, "ROLLBACK", NULL));
     }
+    store_unlock(&store); // since session_batch_begin
+}
+
+result store_step_begin(struct session_store *store, bool *is_own, struct error *error) {
+    STORE_LOCK(store);
+    *is_own = !store->is_batch; // another thread's would have kept the lock from us
+    return *is_own ? session_batch_begin(store, error) : OK;
+}
+
+result
+store_step_end(struct session_store *store, bool is_own, result status, struct error *error) {
+    if (!is_own) {
+        return status; // the caller commits or undoes
+    }
+    if (is_failed(status)) {
+        session_batch_rollback(store);
+        return status;
+    }
+    return session_batch_commit(store, error);
 }
 
 /* ---------------------------------------------------------------- opening ---- */
@@ -617,7 +683,32 @@ static result check_after_crash(struct session_store *store, struct error *error
     return OK;
 }
 
-static result mark_interrupted(struct session_store *store, struct error *error) {
+/* A mailbox whose reader is gone holds nothing any more. */
+static result mark_swarms(struct session_store *store, struct error *error) {
+    const char *count = "SELECT (SELECT count(*) FROM swarm WHERE is_ended = 0)"
+                        " + (SELECT count(*) FROM node WHERE is_ended = 0)"
+                        " + (SELECT count(*) FROM mail WHERE state = 0)";
+    int64_t open_count = 0;
+    TRY(store_query_i64(store, count, &open_count, error));
+    if (open_count == 0) {
+        return OK;
+    }
+    return store_execute(
+        store,
+        "BEGIN IMMEDIATE;"
+        "UPDATE mail SET state = 2 WHERE state = 0;"
+        "UPDATE node SET is_ended = 1, ending = 'interrupted', outcome = 'lost'"
+        " WHERE is_ended = 0;"
+        "UPDATE swarm SET is_ended = 1, outcome = 'interrupted' WHERE is_ended = 0;"
+        "COMMIT",
+        error
+    );
+}
+
+static result mark_interrupted(struct session_store *store, int64_t version, struct error *error) {
+    if (version >= SESSION_SWARM_VERSION) {
+        TRY(mark_swarms(store, error));
+    }
     const char *count = "SELECT (SELECT count(*) FROM session WHERE status = 0)"
                         " + (SELECT count(*) FROM call WHERE status = 0)";
     TRY(store_query_i64(store, count, &store->interrupted_count, error));
@@ -679,7 +770,26 @@ static result open_writer(
     }
     store->device = info.st_dev;
     store->file = info.st_ino;
-    return mark_interrupted(store, error);
+    return mark_interrupted(store, versions->target, error);
+}
+
+static result create_store(struct session_store **out, struct error *error) {
+    struct session_store *store = calloc(1, sizeof *store);
+    if (store == NULL) {
+        FAIL(error, MEMORY, "session store: %zu bytes", sizeof *store);
+    }
+    pthread_mutexattr_t attributes;
+    bool is_made = pthread_mutexattr_init(&attributes) == 0;
+    is_made = is_made && pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE) == 0 &&
+              pthread_mutex_init(&store->mutex, &attributes) == 0;
+    if (!is_made) { // for want of memory only
+        free(store);
+        FAIL(error, MEMORY, "lock of a session store");
+    }
+    (void)pthread_mutexattr_destroy(&attributes);
+    store->lock.fd = -1;
+    *out = store;
+    return OK;
 }
 
 result session_store_open_versions(
@@ -691,11 +801,8 @@ result session_store_open_versions(
     ASSERT(options->state_dir != NULL && options->clock.wall_ms != NULL);
     int busy_ms = options->busy_ms > 0 ? options->busy_ms : SESSION_BUSY_MS_DEFAULT;
     const char *program = options->program == NULL ? "hearth" : options->program;
-    CLEANUP(session_store_cleanup) struct session_store *store = calloc(1, sizeof *store);
-    if (store == NULL) {
-        FAIL(error, MEMORY, "session store: %zu bytes", sizeof *store);
-    }
-    store->lock.fd = -1;
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    TRY(create_store(&store, error));
     store->mode = options->mode;
     store->accepts_older = options->accepts_older;
     store->clock = options->clock;
@@ -751,6 +858,8 @@ void session_store_close(struct session_store *store) {
     int code = sqlite3_close(store->database);
     ASSERT(code == SQLITE_OK);
     session_lock_release(&store->lock);
+    code = pthread_mutex_destroy(&store->mutex);
+    ASSERT(code == 0);
     free(store);
 }
 

@@ -1,17 +1,11 @@
 /* One session with its tree, read inside one transaction: a consistent picture beside a writer. All memory
  * comes from an arena with a ceiling. */
-#include "session_row.h"
+#include "session_loader.h"
 
 /* A tree with the memory it owns; the public struct comes first. */
 struct tree_owner {
     struct session_tree tree;
     struct arena arena;
-};
-
-struct loader {
-    struct session_store *store;
-    struct arena *arena;
-    struct session_load_options options;
 };
 
 static result
@@ -293,12 +287,14 @@ static result load_stretch(
     }
 }
 
+/* A fork of its parent has the turns before it in the same tree. */
 static result load_turns(
     const struct loader *loader, int64_t agent, struct session_agent *out, struct error *error
 ) {
+    bool has_parent = out->parent.text[0] != '\0';
     CLEANUP(session_line_deinit) struct session_line line = {0};
     TRY(session_line_load(loader->store, agent, &line, error));
-    for (size_t i = line.count; i > 0; i--) {
+    for (size_t i = has_parent ? 1 : line.count; i > 0; i--) {
         TRY(load_stretch(loader, &line, i - 1, out, error));
     }
     return OK;
@@ -382,7 +378,8 @@ static result load_agents(
         &s,
         loader->store,
         "SELECT a.number, a.id, p.id, a.name, a.tools, a.seed, a.temperature, a.top_p, a.effort,"
-        " a.settings, a.created_ms, fs.id, f.position"
+        " a.settings, a.created_ms, fs.id, f.position, iif(a.fork_message IS NULL, -1,"
+        " (SELECT count(*) FROM message m WHERE m.turn = f.number AND m.number <= a.fork_message))"
         " FROM agent a LEFT JOIN agent p ON p.number = a.parent"
         " LEFT JOIN turn f ON f.number = a.fork_of LEFT JOIN agent fa ON fa.number = f.agent"
         " LEFT JOIN session fs ON fs.number = fa.session"
@@ -410,7 +407,9 @@ static result load_agents(
         agent->created_ms = take_i64(&row);
         agent->fork_of = take_id(&row);
         agent->fork_index = take_i64(&row);
+        agent->fork_messages = take_i64(&row);
         TRY(row.status);
+        TRY(loader_load_node(loader, number, agent, error));
         TRY(load_turns(loader, number, agent, error));
         TRY(load_rewinds(loader, number, agent, error));
         tree->agent_count += 1;
@@ -487,6 +486,8 @@ static result fill_tree(
     TRY(read_summary(&s, loader->arena, &tree->session, &number, error));
     TRY(load_resumptions(loader, number, tree, error));
     TRY(load_decisions(loader, number, tree, error));
+    TRY(loader_load_swarms(loader, number, tree, error));
+    TRY(loader_load_mail(loader, number, tree, error));
     return load_agents(loader, number, tree, error);
 }
 

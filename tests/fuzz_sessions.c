@@ -65,6 +65,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         "sessions.db.version-1",
         "sessions.db.version-2",
         "sessions.db.version-3",
+        "sessions.db.version-4",
         "lock"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         length = snprintf(path, sizeof path, "%s/%s", folder, names[i]);

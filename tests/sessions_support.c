@@ -232,6 +232,115 @@ struct session_id record_session(struct session_store *store, const char *task) 
     return session;
 }
 
+struct swarm_fixture start_swarm(struct session_store *store) {
+    struct swarm_fixture made = {.session = make_session(store, "Fix it together")};
+    made.root = make_agent(store, &made.session);
+    made.root_turn = make_turn(store, &made.root);
+    append_message(store, made.root_turn, "user", 0);
+    append_message(store, made.root_turn, "assistant", 0); // asks for one call
+    struct session_turn_end end = turn_end(100, 40, 60);
+    MUST(session_turn_finish(store, made.root_turn, &end, &must_error));
+    made.root_call = start_call(store, made.root_turn);
+    struct session_swarm_begin begin = {
+        .root = made.root,
+        .strategy = view_of_text("race"),
+        .reason = view_of_text("there is a verifier"),
+        .verifier = view_of_text("python3 tests.py"),
+        .settings = view_of_text("{\"attempts\":2}"),
+        .seed = UINT64_MAX - 1,
+        .share = {1790000600000, 9000, 40, 8, SESSION_NO_LIMIT},
+    };
+    MUST(session_swarm_start(store, &begin, &made.swarm, &must_error));
+    struct session_node_begin node = {
+        .swarm = made.swarm,
+        .agent =
+            {.session = made.session,
+             .parent = made.root,
+             .name = view_of_text("fork-1"),
+             .sampler = sampler,
+             .fork_turn = made.root_turn},
+        .kind = view_of_text("fork"),
+        .brief = view_of_text("Fix a.py"),
+        .workspace = view_of_text("/srv/copies/1"),
+        .commit_before = view_of_text("abc"),
+        .share = {1790000500000, 4000, 20, 2, 1 << 20},
+    };
+    MUST(session_node_start(store, &node, &made.a, &must_error));
+    node.agent.name = view_of_text("helper");
+    node.agent.fork_turn = 0;
+    node.kind = view_of_text("spawn");
+    node.brief = view_of_text("Fix b.py \xE2\x82"); // need not be UTF-8
+    MUST(session_node_start(store, &node, &made.b, &must_error));
+    return made;
+}
+
+struct session_node_end node_end(void) {
+    const struct session_node_end end = {
+        .ending = view_of_text("answer"),
+        .summary = view_of_text("a.py is fixed"),
+        .detail = view_of_text("1 passed"),
+        .commit_after = view_of_text("0123456789012345678901234567890123456789"),
+        .changed_lines = 3,
+        .turns = 2,
+        .tokens = 700,
+        .calls = 1,
+    };
+    return end;
+}
+
+int64_t send_mail(
+    struct session_store *store,
+    const struct session_id *from,
+    const struct session_id *to,
+    const char *text
+) {
+    const struct session_mail_begin begin = {*from, *to, view_of_text(text)};
+    int64_t mail = 0;
+    MUST(session_mail_send(store, &begin, &mail, &must_error));
+    return mail;
+}
+
+int64_t deliver_mail(struct session_store *store, const struct session_id *to, int64_t mail) {
+    MUST(session_batch_begin(store, &must_error));
+    int64_t turn = make_turn(store, to);
+    append_message(store, turn, "user", 0);
+    MUST(session_mail_deliver(store, mail, turn, &must_error));
+    MUST(session_batch_commit(store, &must_error));
+    return turn;
+}
+
+struct session_id record_swarm(struct session_store *store) {
+    struct swarm_fixture made = start_swarm(store);
+    (void)deliver_mail(store, &made.b, send_mail(store, &made.a, &made.b, "Is b.py yours?"));
+    int64_t late = send_mail(store, &made.a, &made.b, "and c.py?");
+    (void)send_mail(store, &made.b, &made.root, "yes");
+    struct session_share share = {1790000400000, 3000, 10, 1, SESSION_NO_LIMIT};
+    MUST(session_node_change(store, &made.b, &share, 30, &must_error));
+    struct session_node_end end = node_end();
+    end.cut = view_of_text("its deadline");
+    MUST(session_node_end(store, &made.b, &end, &must_error));
+    MUST(session_batch_begin(store, &must_error));
+    int64_t turn = make_turn(store, &made.a);
+    append_message(store, turn, "tool", made.root_call);
+    MUST(session_mail_return(store, late, turn, &must_error));
+    MUST(session_batch_commit(store, &must_error));
+    end = node_end();
+    MUST(session_node_end(store, &made.a, &end, &must_error));
+    const struct session_judgement passed = {
+        view_of_text("passed"), view_of_text("pass"), view_of_text("2 passed"), true, 0.75};
+    MUST(session_node_judge(store, &made.a, &passed, &must_error));
+    const struct session_merge refused = {made.root, view_of_text(""), view_of_text("a.py\nb.py")};
+    MUST(session_node_merge(store, &made.b, &refused, &must_error));
+    const struct session_merge merged = {made.root, view_of_text("def"), view_of_text("")};
+    MUST(session_node_merge(store, &made.a, &merged, &must_error));
+    const struct session_swarm_end last = {
+        view_of_text("passed"), made.a, true, view_of_text("def"), view_of_text("fork-1 passed")};
+    MUST(session_swarm_finish(store, made.swarm, &last, &must_error));
+    const struct session_end done = {.status = SESSION_DONE, .verdict = view_of_text("passed")};
+    MUST(session_finish(store, &made.session, &done, &must_error));
+    return made.session;
+}
+
 void assert_text(struct view value, const char *text) {
     if (!view_equals_text(value, text)) {
         fail_msg("'%.*s' instead of '%s'", VIEW_ARGUMENTS(value), text);

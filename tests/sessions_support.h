@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "sessions/session.h"
 #include "sessions/session_internal.h"
+#include "sessions/session_swarm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,6 +60,24 @@ void append_message(struct session_store *store, int64_t turn, const char *role,
 int64_t start_call(struct session_store *store, int64_t turn);
 struct session_call_end call_end(void);
 struct session_id record_session(struct session_store *store, const char *task);
+/* A running session with a swarm: a root, whose one turn asks for a fork, and below it a fork and a spawn;
+ * a and b. */
+struct swarm_fixture {
+    struct session_id session, root, a, b;
+    int64_t swarm, root_turn, root_call;
+};
+struct swarm_fixture start_swarm(struct session_store *store);
+struct session_node_end node_end(void);
+int64_t send_mail(
+    struct session_store *store,
+    const struct session_id *from,
+    const struct session_id *to,
+    const char *text
+);
+/* A turn that begins with the mail, in one batch. */
+int64_t deliver_mail(struct session_store *store, const struct session_id *to, int64_t mail);
+/* Ends it: a merged into the root, b with conflicts, mail delivered, bounced and waiting. */
+struct session_id record_swarm(struct session_store *store);
 void assert_text(struct view value, const char *text);
 void assert_refused(result status, const struct error *error, const char *part);
 int64_t count_rows(struct session_store *store, const char *sql);

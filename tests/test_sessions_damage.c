@@ -405,7 +405,7 @@ static void read_shape(struct session_store *store, struct buffer *out) {
         " FROM sqlite_schema t JOIN pragma_table_info(t.name) c WHERE t.type = 'table'"
         " UNION ALL SELECT sql FROM sqlite_schema WHERE type = 'index' AND sql IS NOT NULL"
         " ORDER BY 1)";
-    char text[16384];
+    char text[32768];
     MUST(store_query_text(store, columns, text, sizeof text, &must_error));
     assert_true(strlen(text) > 1000 && strlen(text) < sizeof text - 1);
     buffer_init(out, BUFFER_CEILING_DEFAULT);
