@@ -1,5 +1,6 @@
 /* hearth sessions show: everything one session did. */
 #include "cli_sessions.h"
+#include "cli_sessions_tree.h"
 #include "generation_settings.h"
 
 #include "sessions/session.h"
@@ -26,6 +27,7 @@ put_lines(struct buffer *out, const char *prefix, struct view text, struct error
 }
 
 static const struct cli_option show_options[] = {
+    {"tree", 0, NULL, "who did what: agents, results, costs, mail"},
     {"tokens", 0, NULL, "with --json: token ids and log-probabilities too"},
     {"outputs", 0, NULL, "whole outputs of tools instead of what the model was shown"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
@@ -386,6 +388,11 @@ show_text(const struct session_tree *tree, bool outputs, struct buffer *out, str
     return OK;
 }
 
+static result show_tree(const struct session_tree *tree, struct buffer *out, struct error *error) {
+    TRY(show_head(out, &tree->session, error));
+    return sessions_put_tree(out, tree, error);
+}
+
 static result show_json(const struct session_tree *tree, struct buffer *out, struct error *error) {
     struct json_writer writer;
     json_writer_init(&writer, out, error);
@@ -415,8 +422,9 @@ static int sessions_show(const struct cli_arguments *arguments) {
         made = session_load(store, &id, &options, &tree, &error);
     }
     if (is_ok(made)) {
-        made = cli_has(arguments, "json") ? show_json(tree, &text, &error)
-                                          : show_text(tree, options.with_outputs, &text, &error);
+        made = cli_has(arguments, "json")   ? show_json(tree, &text, &error)
+               : cli_has(arguments, "tree") ? show_tree(tree, &text, &error)
+                                            : show_text(tree, options.with_outputs, &text, &error);
     }
     return sessions_print(made, &error, &text);
 }

@@ -187,5 +187,57 @@ def test_a_workspace_that_is_gone_leaves_what_needs_it_undone():
         goes_on(one)
 
 
+TREE = """\
+swarm     race, passed, merged, 0.0 s
+chosen    there is a verifier
+verifier  python3 tests.py
+result    fork-1 passed
+
+agent                                            turns    tokens  calls  seconds
+main                        done                     1        52      1      0.0
+  fork-1 (fork)             passed                   1         0      0      0.0
+      task: Fix a.py
+      3 lines changed, score 0.75, merged into main
+      verifier: pass
+      said: a.py is fixed
+  helper (spawn)            answer                   1         0      0      0.0
+      task: Fix b.py \ufffd
+      cut: its deadline
+      3 lines changed, not merged: conflicts
+      said: a.py is fixed
+
+mail
+  fork-1 to helper, read in turn 1: Is b.py yours?
+  fork-1 to helper, never read: and c.py?
+  helper to main, never read: yes
+"""
+
+
+def test_tree_shows_who_did_what():
+    with session() as one:
+        (one.folder / "script.json").write_text('{"turns": []}')
+        one.state.mkdir(mode=0o700, exist_ok=True)
+        database = one.state / "sessions.db"
+        shutil.copy(test_cli.ROOT / "tests/corpus/fuzz_sessions/version-5.db", database)
+        with contextlib.closing(sqlite3.connect(database)) as store:
+            ids = [row[0] for row in store.execute("SELECT id FROM session ORDER BY number")]
+        status, text, said = plain(one, "sessions", "show", ids[0], "--tree")
+        assert status == 0 and not said and text.endswith("\n\n" + TREE), (said, text)
+        status, text, said = plain(one, "sessions", "show", ids[1], "--tree")
+        assert status == 0 and "race, interrupted" in text and "lost" in text and "never read" not in text
+        assert "(rewound" not in plain(one, "sessions", "show", ids[0])[1]
+        # Whatever agents are called, it stays in 80 columns; parents in a circle end.
+        with contextlib.closing(sqlite3.connect(database)) as store:
+            store.execute("UPDATE agent SET name = ?", ("\u6f22\x1b[31m\n" * 90,))
+            store.execute("UPDATE node SET brief = ?, detail = ?, ending = 'fault'", (b"\xff" * 900, b"x\0" * 900))
+            store.execute("UPDATE mail SET text = ?", (b"y" * 5000,))
+            store.execute("UPDATE agent SET parent = (SELECT max(number) FROM agent b WHERE b.session = agent.session)")
+            store.commit()
+        status, text, said = plain(one, "sessions", "show", ids[0], "--tree")
+        rows = text.split("\n\n", 1)[1].splitlines()
+        assert status == 0 and not said and "\x1b" not in text and len(rows) > 15, (said, text)
+        assert max(map(len, rows)) <= 80, max(rows, key=len)
+
+
 if __name__ == "__main__":
     sys.exit(test_cli.main(globals()))
