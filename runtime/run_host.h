@@ -13,7 +13,6 @@
 #include "run_engine.h"
 #include "run_settings.h"
 #include "sandbox/sandbox.h"
-#include <stdatomic.h>
 
 #define RUN_SYSTEM_TEXT                                                                            \
     "You are a coding agent. Work in the current directory with the tools and fix what the user "  \
@@ -25,6 +24,7 @@ struct network_rules;
 struct proxy;
 struct run_front;
 struct terminal;
+struct tool_mcp_start;
 
 /* A model that is open beside the one that runs, until the run has changed over. */
 struct run_next_model {
@@ -68,11 +68,11 @@ struct run_host {
     struct tool_declarations declarations; /* without those of servers */
     struct tool_declarations prepared;     /* with them, once they are there */
     struct run_preparation preparation;
-    struct buffer server_lines;          /* to be shown */
-    _Atomic size_t server_at;            /* the one that is being started */
-    const struct run_settings *settings; /* for the preparation; borrowed */
-    struct constraint *constraint;       /* of tool calls; null: none */
-    struct buffer generation;            /* settings as the record keeps them */
+    struct buffer server_lines;           /* to be shown */
+    struct tool_mcp_start *server_starts; /* [of the configuration]; null: none */
+    const struct run_settings *settings;  /* for the preparation; borrowed */
+    struct constraint *constraint;        /* of tool calls; null: none */
+    struct buffer generation;             /* settings as the record keeps them */
 };
 
 /* Whether there are descriptors and threads enough: libuv ends the program without. */

@@ -24,8 +24,8 @@ static void keep(struct run_host *host, char kind, const char *format, ...) {
     result_ignore(kept);
 }
 
-static void add_server(struct run_host *host, const struct config_server *server) {
-    const struct tool_mcp_options options = {
+static struct tool_mcp_options options_of(const struct config_server *server) {
+    return (struct tool_mcp_options){
         .name = server->name,
         .command = server->command.items,
         .command_count = server->command.count,
@@ -38,15 +38,18 @@ static void add_server(struct run_host *host, const struct config_server *server
         .is_trusted = server->is_trusted,
         .time_ms_max = server->timeout_ms,
     };
-    struct error error = {0};
-    if (is_failed(tool_context_add_server(host->tools, &options, &error))) {
+}
+
+static void say_start(struct run_host *host, const struct tool_mcp_start *start) {
+    const struct tool_mcp_options *server = &start->options;
+    if (is_failed(start->status)) {
         bool has_hosts = host->settings->config->network_allow.count > 0;
         keep(
             host,
             LINE_IS_WARNING,
             "without the server %s: %s%s",
             server->name,
-            error.message,
+            start->error.message,
             server->is_trusted ? ""
             : has_hosts        ? " (it runs in the sandbox, with the hosts of network.allow only)"
                                : " (it runs in the sandbox, without a network: see network.allow "
@@ -88,9 +91,12 @@ static result servers_prepare(void *context, struct error *error) {
     struct run_host *host = context;
     const struct run_settings *settings = host->settings;
     const struct config_servers *servers = &settings->config->mcp;
+    if (host->server_starts == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu servers", servers->count);
+    }
+    tool_context_add_servers(host->tools, host->server_starts, servers->count);
     for (size_t i = 0; i < servers->count; i++) {
-        atomic_store_explicit(&host->server_at, i, memory_order_relaxed); /* only to be shown */
-        add_server(host, &servers->items[i]);
+        say_start(host, &host->server_starts[i]);
     }
     for (size_t i = 0; i < tool_context_server_count(host->tools); i++) {
         struct tool_mcp_state state;
@@ -114,8 +120,13 @@ static result servers_prepare(void *context, struct error *error) {
 
 static const char *servers_wait_for(void *context) {
     struct run_host *host = context;
-    size_t at = atomic_load_explicit(&host->server_at, memory_order_relaxed);
-    return host->settings->config->mcp.items[at].name;
+    const struct config_servers *servers = &host->settings->config->mcp;
+    size_t at = 0;
+    while (host->server_starts != NULL && at + 1 < servers->count &&
+           atomic_load_explicit(&host->server_starts[at].is_ready, memory_order_acquire)) {
+        at++;
+    }
+    return servers->items[at].name;
 }
 
 static void servers_ready(void *context, struct run_declared *out) {
@@ -140,7 +151,12 @@ run_servers_prepare(struct run_host *host, const struct run_settings *settings) 
     if (settings->config->mcp.count == 0) {
         return NULL;
     }
+    const struct config_servers *servers = &settings->config->mcp;
     host->settings = settings;
+    host->server_starts = calloc(servers->count, sizeof *host->server_starts);
+    for (size_t i = 0; host->server_starts != NULL && i < servers->count; i++) {
+        host->server_starts[i].options = options_of(&servers->items[i]);
+    }
     buffer_init(&host->server_lines, LINES_BYTES_MAX);
     host->preparation =
         (struct run_preparation){host, servers_prepare, servers_wait_for, servers_ready};

@@ -288,6 +288,8 @@ void run_tools_close(struct run_host *host) {
     tool_declarations_deinit(&host->declarations);
     tool_declarations_deinit(&host->prepared);
     buffer_deinit(&host->server_lines);
+    free(host->server_starts);
+    host->server_starts = NULL;
     http_client_close(host->client);
     proxy_close(host->proxy);
     network_rules_destroy(host->network);

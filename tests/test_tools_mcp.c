@@ -358,6 +358,70 @@ static void server_that_does_not_start_is_one_line(void **state) {
     );
 }
 
+/* Each waits for the others: one after the other none of them would ever answer. */
+static void servers_start_beside_each_other(void **state) {
+    struct bench *bench = *state;
+    size_t before = open_descriptor_count();
+    static const char *const meeting[] = {
+        "/bin/sh",
+        "-c",
+        "mktemp here.XXXXXX >&2; while [ $(ls here.* | wc -l) -lt 3 ]; do sleep 0.1; done; "
+        "exec /usr/bin/python3 fake.py '' 4721.25"};
+    static const char *const missing[] = {"/no/such/server"};
+    struct tool_mcp_start starts[5] = {0};
+    static const char *const names[] = {"c", "a", "b", "a", "d"};
+    for (size_t i = 0; i < COUNT_OF(starts); i++) {
+        starts[i].options.name = names[i];
+        starts[i].options.command = i == 2 ? missing : meeting;
+        starts[i].options.command_count = i == 2 ? 1 : 3;
+        starts[i].options.is_trusted = i == 4;
+    }
+    tool_context_add_servers(bench->context, starts, COUNT_OF(starts));
+    for (size_t i = 0; i < COUNT_OF(starts); i++) {
+        assert_true(atomic_load(&starts[i].is_ready));
+        assert_int_equal(is_ok(starts[i].status), i < 2 || i == 4);
+    }
+    assert_non_null(strstr(starts[2].error.message, "MCP server 'b': "));
+    assert_string_equal(
+        starts[3].error.message, "MCP server 'a': there is a server of this name already"
+    );
+    static const char *const added[] = {"c", "a", "d"}; // in the order of the list
+    assert_int_equal(tool_context_server_count(bench->context), COUNT_OF(added));
+    for (size_t i = 0; i < COUNT_OF(added); i++) {
+        struct tool_mcp_state about;
+        tool_context_server_state(bench->context, i, &about);
+        assert_string_equal(about.name, added[i]);
+    }
+    bench_expect(bench, "mcp__c__echo", "{\"text\":\"x\"}", TOOL_OK, "echo: x");
+    bench_expect(bench, "mcp__d__echo", "{\"text\":\"y\"}", TOOL_OK, "echo: y");
+    tool_context_stop_processes(bench->context);
+    expect_none_running();
+    assert_int_equal(open_descriptor_count(), before);
+}
+
+static void cancel_ends_the_start_of_all(void **state) {
+    struct bench *bench = *state;
+    static const char *const never[] = {"/bin/sleep", "1000"};
+    struct tool_mcp_start starts[3] = {0};
+    static const char *const names[] = {"a", "b", "c"};
+    for (size_t i = 0; i < COUNT_OF(starts); i++) {
+        starts[i].options.name = names[i];
+        starts[i].options.command = never;
+        starts[i].options.command_count = 2;
+    }
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, bench->context), 0);
+    int64_t began_ms = now_ms();
+    tool_context_add_servers(bench->context, starts, COUNT_OF(starts));
+    assert_true(now_ms() - began_ms < 20000); // not what a start may take
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    for (size_t i = 0; i < COUNT_OF(starts); i++) {
+        assert_int_equal(starts[i].status.code, RESULT_CANCELLED);
+    }
+    assert_int_equal(tool_context_server_count(bench->context), 0);
+    tool_cancel_end(bench->context);
+}
+
 static void end_of_the_context_ends_servers_and_leaves_nothing_open(void **state) {
     (void)state;
     size_t before = open_descriptor_count();
@@ -551,6 +615,8 @@ int main(int argc, char **argv) {
         BENCH_TEST(cancel_ends_a_call_but_not_the_server),
         BENCH_TEST(crash_is_told_and_the_next_call_starts_again),
         BENCH_TEST(server_that_does_not_start_is_one_line),
+        BENCH_TEST(servers_start_beside_each_other),
+        BENCH_TEST(cancel_ends_the_start_of_all),
         cmocka_unit_test(end_of_the_context_ends_servers_and_leaves_nothing_open),
         BENCH_TEST(stopping_processes_frees_the_workspace_and_servers_come_back),
         BENCH_TEST(rubbish_between_messages_is_ignored),

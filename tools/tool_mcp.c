@@ -1,6 +1,8 @@
 /* MCP servers of a context: adding them, calling their tools, starting them again. */
 #include "tool_mcp_server.h"
 
+#include <signal.h>
+
 #define CALL_BYTES_MAX (2 * TOOL_ARGUMENTS_BYTES_MAX)
 #define SERVERS_MAX    ((size_t)32)
 #define STRINGS_MAX    ((size_t)512)
@@ -254,49 +256,120 @@ static result add_tools(struct mcp_server *server, struct error *error) {
     return OK;
 }
 
-static result add_server(
-    struct tool_context *context, const struct tool_mcp_options *options, struct error *error
-) {
-    struct tool_servers *servers = context->servers;
-    for (size_t i = 0; i < servers->count; i++) {
-        if (options->name != NULL && strcmp(servers->items[i]->name, options->name) == 0) {
+/* A server on its way into the context. */
+struct arrival {
+    struct tool_mcp_start *start;
+    struct mcp_server *server; /* null: it could not even be made */
+    pthread_t thread;
+    bool has_thread;
+};
+
+static result make_server(struct tool_context *context, struct arrival *arrivals, size_t index) {
+    const struct tool_mcp_options *options = &arrivals[index].start->options;
+    struct error *error = &arrivals[index].start->error;
+    const struct tool_servers *servers = context->servers;
+    size_t count = servers->count;
+    for (size_t i = 0; i < count + index; i++) {
+        const struct mcp_server *other = i < count ? servers->items[i] : arrivals[i - count].server;
+        if (other != NULL && options->name != NULL && strcmp(other->name, options->name) == 0) {
             FAIL(error, INVALID_INPUT, "there is a server of this name already");
         }
     }
-    if (servers->count >= SERVERS_MAX) {
+    if (count + index >= SERVERS_MAX) {
         FAIL(error, LIMIT, "more than %zu servers", SERVERS_MAX);
     }
     if (atomic_load_explicit(&context->cancelled, memory_order_acquire)) {
         FAIL(error, CANCELLED, "cancelled");
     }
-    struct mcp_server *server = NULL;
-    TRY(mcp_server_create(context, options, &server, error));
-    ASSERT(server != NULL);
-    int64_t until = clock_monotonic_ms(&context->options.clock) + TOOL_MCP_START_MS;
-    result added = mcp_server_start(server, error);
-    added = is_ok(added) ? mcp_tools_list(server, until, error) : added;
-    added = is_ok(added) ? add_tools(server, error) : added;
-    if (is_failed(added)) {
-        tool_context_remove(context, server);
-        mcp_server_destroy(server);
-        return added;
+    return mcp_server_create(context, options, &arrivals[index].server, error);
+}
+
+/* Up to the list of its tools: touches nothing of the context but its options and its cancel. */
+static void *start_server(void *argument) {
+    struct arrival *arrival = argument;
+    struct tool_mcp_start *start = arrival->start;
+    struct mcp_server *server = arrival->server;
+    int64_t until = clock_monotonic_ms(&server->context->options.clock) + TOOL_MCP_START_MS;
+    start->status = mcp_server_start(server, &start->error);
+    if (is_ok(start->status)) {
+        start->status = mcp_tools_list(server, until, &start->error);
     }
-    servers->items[servers->count++] = server;
-    return OK;
+    atomic_store_explicit(&start->is_ready, true, memory_order_release);
+    return NULL;
+}
+
+/* Signals are for the host's other threads. False: there is none to be had. */
+static bool create_thread(struct arrival *arrival) {
+    sigset_t all;
+    sigset_t old;
+    (void)sigfillset(&all);
+    int status = pthread_sigmask(SIG_SETMASK, &all, &old);
+    ASSERT(status == 0);
+    arrival->has_thread = pthread_create(&arrival->thread, NULL, start_server, arrival) == 0;
+    status = pthread_sigmask(SIG_SETMASK, &old, NULL);
+    ASSERT(status == 0);
+    return arrival->has_thread;
+}
+
+/* Its tools, when it has started. */
+static void take_server(struct tool_context *context, struct arrival *arrival) {
+    struct tool_mcp_start *start = arrival->start;
+    if (arrival->has_thread) {
+        int status = pthread_join(arrival->thread, NULL);
+        ASSERT(status == 0);
+    }
+    if (is_ok(start->status)) {
+        start->status = add_tools(arrival->server, &start->error);
+    }
+    if (is_ok(start->status)) {
+        context->servers->items[context->servers->count++] = arrival->server;
+        return;
+    }
+    const char *name = start->options.name != NULL ? start->options.name : "";
+    start->status = error_note(&start->error, start->status, "MCP server '%.32s'", name);
+    if (arrival->server != NULL) {
+        tool_context_remove(context, arrival->server);
+        mcp_server_destroy(arrival->server);
+    }
+}
+
+void tool_context_add_servers(
+    struct tool_context *context, struct tool_mcp_start *starts, size_t count
+) {
+    CLEANUP(free_cleanup) struct arrival *arrivals = calloc(count + 1, sizeof *arrivals);
+    if (context->servers == NULL) {
+        context->servers = calloc(1, sizeof *context->servers);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (arrivals == NULL || context->servers == NULL) {
+            starts[i].status = error_set(
+                &starts[i].error, RESULT_MEMORY, 0, __FILE__, __LINE__, "no memory for servers"
+            );
+            atomic_store_explicit(&starts[i].is_ready, true, memory_order_release);
+            continue;
+        }
+        arrivals[i].start = &starts[i];
+        starts[i].status = make_server(context, arrivals, i);
+        if (is_failed(starts[i].status)) {
+            atomic_store_explicit(&starts[i].is_ready, true, memory_order_release);
+        } else if (count == 1 || !create_thread(&arrivals[i])) {
+            (void)start_server(&arrivals[i]);
+        }
+    }
+    for (size_t i = 0; i < count && arrivals != NULL && context->servers != NULL; i++) {
+        take_server(context, &arrivals[i]);
+    }
 }
 
 result tool_context_add_server(
     struct tool_context *context, const struct tool_mcp_options *options, struct error *error
 ) {
-    if (context->servers == NULL) {
-        context->servers = calloc(1, sizeof *context->servers);
+    struct tool_mcp_start start = {.options = *options};
+    tool_context_add_servers(context, &start, 1);
+    if (is_failed(start.status) && error != NULL) {
+        *error = start.error;
     }
-    if (context->servers == NULL) {
-        FAIL(error, MEMORY, "no memory for servers");
-    }
-    const char *name = options->name != NULL ? options->name : "";
-    TRY_NOTE(error, add_server(context, options, error), "MCP server '%.32s'", name);
-    return OK;
+    return start.status;
 }
 
 size_t tool_context_server_count(const struct tool_context *context) {

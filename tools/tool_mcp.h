@@ -10,12 +10,13 @@
 #define HEARTH_TOOLS_TOOL_MCP_H
 
 #include "tool.h"
+#include <stdatomic.h>
 
 #define TOOL_MCP_TIME_MS_DEFAULT 60000
 #define TOOL_MCP_START_MS        30000 /* to answer initialize and list its tools */
 #define TOOL_MCP_NAME_BYTES_MAX  32    /* of a server */
 
-/* All borrowed until tool_context_add_server returns. */
+/* All borrowed until what takes them returns. */
 struct tool_mcp_options {
     const char *name; /* letters, digits, - and single _ */
     const char *const *command;
@@ -37,6 +38,20 @@ struct tool_mcp_options {
  * LIMIT. Thread: that of tool_call. */
 MUST_CHECK result tool_context_add_server(
     struct tool_context *context, const struct tool_mcp_options *options, struct error *error
+);
+
+/* One of several. */
+struct tool_mcp_start {
+    struct tool_mcp_options options;
+    result status; /* as of tool_context_add_server */
+    struct error error;
+    atomic_bool
+        is_ready; /* it is over, well or not; the rest follows when all are. Readable by any thread */
+};
+/* Starts them beside each other, so that it takes as long as the slowest, and adds their tools in the order of
+ * the list. Thread: that of tool_call. */
+void tool_context_add_servers(
+    struct tool_context *context, struct tool_mcp_start *starts, size_t count
 );
 
 struct tool_mcp_state {
