@@ -1,7 +1,8 @@
-/* The event loop that carries out an agent's effects: the only module that knows libuv besides
+/* The event loop that carries out agents' effects: the only module that knows libuv besides
  * output.c.
  *
- * The loop thread owns agent, parser and display. The engine wakes it with loop_wake; everything
+ * A loop has one run (loop_run), or many (loop_start, loop_drive): agents that are driven beside each other and know
+ * nothing of one another. The loop thread owns agent, parser and display. The engine wakes it with loop_wake; everything
  * that blocks (SQLite, snapshots, encoding of prompts, tools) runs on libuv's pool workers, which
  * live as long as the process, one step of the agent at a time. SIGINT and SIGTERM stop a run
  * cleanly, a second one ends the process. Engine and tools are reached through small tables, so
@@ -31,8 +32,9 @@ MUST_CHECK result loop_create(struct loop **out, struct error *error);
 void loop_destroy(struct loop *loop);
 /* For engine_options.wake. Thread: any, until loop_destroy. */
 void loop_wake(void *loop);
-/* For tool_context_options.output: what a command writes while it runs. Thread: any. */
-void loop_tool_output(void *loop, struct view bytes);
+/* Its libuv loop, for handles of others, which are closed before loop_drive returns. */
+struct uv_loop_s;
+struct uv_loop_s *loop_uv(struct loop *loop);
 /* Something that was decided beside a call, for the record: a connection, a server that is trusted. Kept
  * until the next step that is recorded. Thread: any. */
 struct loop_decision {
@@ -40,7 +42,20 @@ struct loop_decision {
     const char *kind, *subject, *decider, *reason; /* as in session_decision_begin; copied */
 };
 #define LOOP_DECISIONS_MAX 256 /* that wait; more are counted */
+
+/* What other threads send to one run: made before it and before its tools, destroyed after both. A loop has one,
+ * for the run that has no other. Expected errors: MEMORY. */
+struct run_channel;
+MUST_CHECK result
+run_channel_create(struct run_channel **out, struct loop *loop, struct error *error);
+void run_channel_destroy(struct run_channel *channel); /* accepts null */
+/* For tool_context_options.output: what a command writes while it runs. Thread: any. */
+void run_channel_output(void *channel, struct view bytes);
+void run_channel_decided(struct run_channel *channel, const struct loop_decision *decision);
+/* These by the loop's own. */
+void loop_tool_output(void *loop, struct view bytes);
 void loop_decided(struct loop *loop, const struct loop_decision *decision);
+
 /* The queue for standard output that belongs to this loop. */
 MUST_CHECK result loop_output(struct loop *loop, int fd, struct output **out, struct error *error);
 
@@ -151,14 +166,13 @@ struct run_input {
     uint64_t
         question; /* of the RUN_ASK that is answered: a late key does not answer the next one */
 };
-/* Ignored when no run is there. What cannot be done is said as an event. */
+/* To the run that has run_options.input; ignored when there is none. What cannot be done is said as an event. */
 void loop_input(struct loop *loop, const struct run_input *input);
 /* Whether it waits for the person: for a message, a command, or an answer. */
 bool loop_waits(const struct loop *loop);
 /* Whether the run ends so that another session begins: further input is for that one. */
 bool loop_begins_anew(const struct loop *loop);
 
-struct uv_loop_s;
 /* Where the input of a person comes from: a terminal, or a test. */
 struct run_front {
     void *context;
@@ -215,10 +229,11 @@ struct run_models {
     void (*settle)(void *context, bool takes_new); /* closes the old one, or the new one */
 };
 
-/* Everything is borrowed until loop_run returns. */
+/* Everything is borrowed until the run has ended. */
 struct run_options {
     bool is_interactive;           /* waits for a person instead of ending */
-    const struct run_front *input; /* null: nobody is there */
+    const struct run_front *input; /* null: nobody is there; one run of a loop has it */
+    struct run_channel *channel;   /* null: the loop's own; of one run */
     struct engine_ports engine;
     struct tool_ports tools;
     uint64_t sequence;
@@ -262,10 +277,10 @@ struct run_options {
     struct workspace *workspace; /* null: no snapshots */
 
     const char *state_option; /* for the hint at the end; null: the default directory */
-    struct display *display;
-    struct output *output;
+    struct display *display;  /* null: nothing is shown but to the listener */
+    struct output *output;    /* of the loop: the run ends when everything is written; null: none */
     struct clock clock;
-    bool handles_signals;
+    bool handles_signals; /* of one run of a loop */
     /* Called on the second SIGINT or SIGTERM; must not return. Null: _exit is not called and the
      * signal is ignored. */
     void (*kill)(void);
@@ -284,7 +299,46 @@ struct run_outcome {
         sequence; /* that holds the context now; that of the options unless a compaction changed it */
 };
 
-/* Runs one agent to its end. Expected errors: MEMORY, IO (libuv). Whatever happened to the run
+/* ---- many runs ---- */
+
+struct run;
+
+/* Borrowed until the callback returns. */
+struct run_ended {
+    enum agent_stop stop;
+    int exit_status;
+    const char *detail; /* may be empty */
+    struct view
+        last_text; /* that the model wrote beside its thinking; whole only after an answer */
+    int64_t tokens, calls;     /* sampled ones; calls that ran */
+    struct session_id session; /* "": nothing was recorded */
+    bool begins_anew;          /* as in run_outcome */
+    uint64_t sequence;         /* as in run_outcome */
+};
+
+/* Called on the loop thread. May start other runs and do to others what is declared below. */
+struct run_listener {
+    void *context;
+    /* Each event of the run, beside what its display shows; null: nobody looks. */
+    void (*event)(void *context, const struct run_event *event);
+    /* Once: nothing of the run is under way any more, and it is gone afterwards. Never before loop_start has
+     * returned. */
+    void (*ended)(void *context, const struct run_ended *ended);
+};
+
+/* Starts a run beside the others; `listener` is copied. After a failure nothing is called and nothing of it
+ * is left when loop_drive returns. *out is valid until `ended` returns. Expected errors: MEMORY, IO (libuv). */
+MUST_CHECK result loop_start(
+    struct loop *loop,
+    const struct run_options *options,
+    const struct run_listener *listener,
+    struct run **out,
+    struct error *error
+);
+/* Returns when no run is left, and no handle of anybody else. */
+void loop_drive(struct loop *loop);
+
+/* Runs one agent to its end, alone. Expected errors: MEMORY, IO (libuv). Whatever happened to the run
  * itself is in the outcome. */
 MUST_CHECK result loop_run(
     struct loop *loop,

@@ -6,52 +6,15 @@
  */
 #include "loop_internal.h"
 
-#define LIVE_BYTES_MAX      ((size_t)64 << 10)  /* that wait for the loop; more is dropped */
 #define LIVE_CALL_BYTES_MAX ((size_t)256 << 10) /* shown of one call while it runs */
 
 /* ---- live output ---------------------------------------------------------------------------- */
 
-void loop_tool_output(void *context, struct view bytes) {
-    struct loop *loop = context;
-    uv_mutex_lock(&loop->live_lock);
-    size_t room = LIVE_BYTES_MAX - loop->live.length;
-    struct view taken = view_slice(bytes, 0, room);
-    bool wakes = taken.length > 0 && is_ok(buffer_append(&loop->live, taken, NULL));
-    uv_mutex_unlock(&loop->live_lock);
-    if (wakes) {
-        loop_wake(loop);
-    }
-}
-
-/* Bytes that end with a whole character, or with one that is broken for good. */
-static size_t whole_characters(struct view text) {
-    for (size_t back = 1; back <= 3 && back <= text.length; back++) {
-        unsigned char byte = text.data[text.length - back];
-        size_t needed = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
-        if (byte >= 0xC0) {
-            return needed > back ? text.length - back : text.length;
-        }
-        if (byte < 0x80) {
-            break;
-        }
-    }
-    return text.length;
-}
-
 /* `is_last`: the call is over, and nothing is held back. */
 static void live_show(struct run *run, bool is_last) {
-    struct loop *loop = run->loop;
     CLEANUP(buffer_deinit) struct buffer taken;
-    buffer_init(&taken, LIVE_BYTES_MAX);
-    uv_mutex_lock(&loop->live_lock);
-    struct view all = buffer_view(&loop->live);
-    size_t length = is_last ? all.length : whole_characters(all);
-    result copied = buffer_append(&taken, view_slice(all, 0, length), NULL);
-    if (length > 0) {
-        memmove(loop->live.data, loop->live.data + length, all.length - length);
-        loop->live.length -= length;
-    }
-    uv_mutex_unlock(&loop->live_lock);
+    buffer_init(&taken, BUFFER_CEILING_DEFAULT);
+    result copied = run_channel_take_output(run->channel, is_last, &taken);
     size_t room = LIVE_CALL_BYTES_MAX - run->call.live_bytes;
     struct view text = view_slice(buffer_view(&taken), 0, room);
     run->call.live_bytes += text.length;

@@ -315,6 +315,7 @@ static void work_done(uv_work_t *request, int status) {
     show_result(work);
     command_destroy(work);
     run_release_held(run);
+    run_leave(run);
 }
 
 void run_release_held(struct run *run) {
@@ -324,7 +325,7 @@ void run_release_held(struct run *run) {
     for (size_t i = 0; i < run->held_count; i++) {
         struct buffer held = run->held[i];
         const struct run_input message = {.type = RUN_INPUT_MESSAGE, .text = buffer_view(&held)};
-        loop_input(run->loop, &message);
+        run_take_input(run, &message);
         buffer_deinit(&held);
     }
     run->held_count = 0;

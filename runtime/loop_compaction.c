@@ -528,6 +528,12 @@ take_token(struct compaction *compaction, const struct engine_event *event, stru
     return chat_parser_push(compaction->parser, event->token, error);
 }
 
+bool run_has_sequence(const struct run *run, uint64_t sequence) {
+    const struct compaction *compaction = run->compaction;
+    return sequence == run->sequence ||
+           (compaction != NULL && compaction->sequence != 0 && sequence == compaction->sequence);
+}
+
 bool run_compaction_event(struct run *run, const struct engine_event *event) {
     struct compaction *compaction = run->compaction;
     if (compaction == NULL || compaction->sequence == 0 ||
@@ -537,7 +543,7 @@ bool run_compaction_event(struct run *run, const struct engine_event *event) {
     if (event->type == ENGINE_PROGRESS) {
         run->status.prefill_done = event->done;
         run->status.prefill_total = event->total;
-        display_status(run->options->display, &run->status);
+        run_show_status(run);
     } else if (event->type == ENGINE_TOKEN) {
         compaction->sampled++;
         run->status.tokens_sampled++;
@@ -594,7 +600,7 @@ void run_compact(struct run *run, const struct agent_effect *effect) {
         return;
     }
     run->status.activity = "compacting";
-    display_status(run->options->display, &run->status);
+    run_show_status(run);
     work_start(run->compaction, PHASE_PLAN);
 }
 

@@ -240,7 +240,7 @@ void run_engine_event(struct run *run, const struct engine_event *event) {
     if (event->type == ENGINE_PROGRESS) {
         run->status.prefill_done = event->done;
         run->status.prefill_total = event->total;
-        display_status(run->options->display, &run->status);
+        run_show_status(run);
     } else if (event->type == ENGINE_TOKEN) {
         struct error error = {0};
         if (is_failed(token_came(run, event, &error))) {
@@ -280,8 +280,10 @@ void run_watch(struct run *run) {
     }
     struct engine_stuck stuck;
     int64_t limit_ms = options->stuck_ms > 0 ? options->stuck_ms : LOOP_STUCK_MS;
-    if (options->engine.watch(options->engine.context, limit_ms, &stuck)) {
+    bool is_stuck = options->engine.watch(options->engine.context, limit_ms, &stuck);
+    if (is_stuck && run_has_sequence(run, stuck.sequence)) {
         say_stuck(run, &stuck);
+    } else if (is_stuck) { /* another run is for longer: nothing is known of this one */
     } else if (run->stuck_said_ms > 0) {
         run->stuck_said_ms = 0;
         struct run_event note = {.type = RUN_NOTE, .text = view_of_text("the generation goes on")};

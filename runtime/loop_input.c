@@ -130,9 +130,8 @@ static void command_came(struct run *run, const struct run_input *input) {
     }
 }
 
-void loop_input(struct loop *loop, const struct run_input *input) {
-    struct run *run = loop->run;
-    if (run == NULL || run->is_ending) {
+void run_take_input(struct run *run, const struct run_input *input) {
+    if (run->is_ending) {
         return;
     }
     if (input->type == RUN_INPUT_MESSAGE) {
@@ -150,12 +149,18 @@ void loop_input(struct loop *loop, const struct run_input *input) {
     }
 }
 
+void loop_input(struct loop *loop, const struct run_input *input) {
+    if (loop->person != NULL) {
+        run_take_input(loop->person, input);
+    }
+}
+
 bool loop_begins_anew(const struct loop *loop) {
-    return loop->run != NULL && loop->run->begins_anew;
+    return loop->person != NULL && loop->person->begins_anew;
 }
 
 bool loop_waits(const struct loop *loop) {
-    const struct run *run = loop->run;
+    const struct run *run = loop->person;
     return run != NULL && !run->is_ending && run->command == NULL && run->change == NULL &&
            (agent_is_idle(run->agent) || run->call.phase == RUN_CALL_ASKS);
 }

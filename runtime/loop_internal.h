@@ -1,7 +1,7 @@
-/* Between the files of the loop: one agent being driven (loop.c), its steps on workers (loop_steps.c), generations
- * (loop_generation.c), calls (loop_calls.c, loop_hooks.c), decisions from other threads (loop_decisions.c), what a
- * person does (loop_input.c, loop_commands.c, loop_status.c), what starts beside the prompt (loop_prepare.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See
- * loop.h. Thread: loop.
+/* Between the files of the loop: events and effects (loop.c), the life of runs (loop_runs.c), their steps on
+ * workers (loop_steps.c), generations (loop_generation.c), calls (loop_calls.c, loop_hooks.c), what other threads
+ * send (loop_channel.c), what a person does (loop_input.c, loop_commands.c, loop_status.c), what starts beside the prompt
+ * (loop_prepare.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
 #define HEARTH_RUNTIME_LOOP_INTERNAL_H
@@ -30,8 +30,8 @@ struct run_call {
     struct tool_subject subject;
     struct tool_overwrite overwrite; /* for those who look on; found in RUN_CALL_LOOKS */
     bool is_withdrawn;               /* cancelled before it was shown */
-    uint64_t question; /* number of the last one */
-    bool has_always;   /* "always" would add a rule: */
+    uint64_t question;               /* number of the last one */
+    bool has_always;                 /* "always" would add a rule: */
     struct buffer pattern;
     bool has_decision, is_allowed, is_recorded;
     const char *decider;
@@ -48,20 +48,30 @@ struct waiting_decision {
     char kind[16], subject[300], decider[16], reason[300];
 };
 
-struct loop {
-    uv_loop_t uv;
-    uv_mutex_t decided_lock;          /* guards the next three */
+struct run_channel {
+    struct loop *loop;
+    uv_mutex_t lock;                  /* guards the rest */
     struct waiting_decision *decided; /* [decided_count] of LOOP_DECISIONS_MAX */
     size_t decided_count, decided_dropped;
-    uv_mutex_t live_lock; /* guards live */
-    struct buffer live;   /* output of the running tool, on its way here */
-    uv_async_t wake;
-    struct run *run; /* null between runs */
+    struct buffer live; /* output of the running tool, on its way here */
+};
+
+struct loop {
+    uv_loop_t uv;
+    struct run_channel channel; /* of the run that has no other */
+    uv_async_t wake;            /* keeps the loop alive while there are runs */
+    /* In the order in which they were started. One goes only in a callback of its own, never while the list is
+     * walked; new ones come at the end. */
+    struct run *first;
+    struct run *person; /* the run that a person's input belongs to; null: none */
     struct output *output;
 };
 
 struct run {
+    struct run *next;
     struct loop *loop;
+    struct run_channel *channel;
+    struct run_listener listener;
     struct run_options own;            /* a copy: another model changes it */
     const struct run_options *options; /* that */
     struct agent *agent;
@@ -129,8 +139,9 @@ struct run {
     size_t person_shown;    /* messages of the person that were shown */
     bool is_ending;
     bool begins_anew; /* the person wants a new session */
-    bool is_closed;
-    bool has_front; /* options->input is attached */
+    bool is_closed;   /* its handles are being closed, or are: */
+    int handles_open; /* that are not closed yet */
+    bool has_front;   /* options->input is attached */
 
     struct run_status status;
     int64_t started_ms;
@@ -142,16 +153,26 @@ struct run {
 };
 
 /* ---- loop.c ---- */
+/* Handles of a run, with its signals. Expected errors: IO (libuv). */
+void run_handles_init(struct run *run);
+MUST_CHECK result run_handles_start(struct run *run, struct error *error);
+void run_handles_close(struct run *run);
 /* The run is to stop: snapshots of a very large workspace must not hold it up (promise P5). */
 void run_limit_snapshots(struct run *run);
 /* Gives the agent an event and carries out what it wants. */
 void run_dispatch(struct run *run, const struct agent_event *event);
+
+/* ---- loop_runs.c ---- */
+/* Ends what is left of a run when nothing of it is under way any more: then *run is gone. The last thing that a
+ * callback does which may be the last one of its run. */
+void run_leave(struct run *run);
 
 /* ---- loop_view.c ---- */
 int64_t run_now_ms(const struct run *run);
 void run_status_update(struct run *run);
 /* Fills in the status and shows the event. */
 void run_show(struct run *run, struct run_event *event);
+void run_show_status(struct run *run); /* between events */
 void run_show_session(struct run *run);
 /* Once for each trouble: at the beginning, or at the end when it came in between. */
 void run_show_cache_trouble(struct run *run);
@@ -192,13 +213,17 @@ void run_hooks_renew(struct run *run);
 /* AGENT_CHECK_STOP; answered by AGENT_STOP_CHECKED. */
 void run_check_stop(struct run *run);
 
-/* ---- loop_decisions.c ---- */
-void loop_decisions_init(struct loop *loop);
-void loop_decisions_deinit(struct loop *loop);
+/* ---- loop_channel.c ---- */
+void run_channel_init(struct run_channel *channel, struct loop *loop);
+void run_channel_deinit(struct run_channel *channel);
+/* Appends what came; `is_last`: nothing is held back. Expected errors: MEMORY; what came is lost then. */
+MUST_CHECK result
+run_channel_take_output(struct run_channel *channel, bool is_last, struct buffer *out);
 /* Records what waits. Thread: the step's. Expected errors: those of the store. */
 MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
 
 /* ---- loop_input.c ---- */
+void run_take_input(struct run *run, const struct run_input *input);
 /* An interrupt of the person, by key or by signal. */
 void run_interrupt(struct run *run, bool is_steering);
 /* At the end: messages that were never given. */
@@ -258,6 +283,8 @@ void run_watch(struct run *run);
 /* Starts what AGENT_COMPACT asks for; answered by AGENT_COMPACTED or AGENT_COMPACT_FAILED. */
 void run_compact(struct run *run, const struct agent_effect *effect);
 void run_compact_cancel(struct run *run);
+/* Whether it is the run's, or that of its compaction. */
+bool run_has_sequence(const struct run *run, uint64_t sequence);
 /* Takes an event of one of its sequences; false: it is of another. */
 bool run_compaction_event(struct run *run, const struct engine_event *event);
 /* Whether it waits for the engine. */

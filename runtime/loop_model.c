@@ -204,6 +204,7 @@ static void finish(struct run_model_change *change) {
     run->change = NULL;
     change_destroy(change);
     run_release_held(run);
+    run_leave(run);
 }
 
 static void failed(struct run_model_change *change) {

@@ -43,6 +43,7 @@ static void prepare_done(uv_work_t *work, int status) {
     ASSERT(status == 0); /* never cancelled in the pool's queue */
     run->is_preparing = false;
     if (run->is_ending) {
+        run_leave(run);
         return;
     }
     struct run_declared declared = {0};

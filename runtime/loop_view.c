@@ -31,7 +31,18 @@ void run_status_update(struct run *run) {
 void run_show(struct run *run, struct run_event *event) {
     run_status_update(run);
     event->status = &run->status;
-    display_event(run->options->display, event);
+    if (run->options->display != NULL) {
+        display_event(run->options->display, event);
+    }
+    if (run->listener.event != NULL) {
+        run->listener.event(run->listener.context, event);
+    }
+}
+
+void run_show_status(struct run *run) {
+    if (run->options->display != NULL) {
+        display_status(run->options->display, &run->status);
+    }
 }
 
 void run_show_session(struct run *run) {
@@ -143,5 +154,7 @@ void run_show_finished(struct run *run) {
         .state_option = run->options->state_option != NULL ? run->options->state_option : "",
     };
     run_show(run, &event);
-    display_end(run->options->display);
+    if (run->options->display != NULL) {
+        display_end(run->options->display);
+    }
 }

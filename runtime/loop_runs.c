@@ -1,0 +1,228 @@
+/* The life of the runs of a loop: how one starts, what becomes of it when nothing of it is under way any more,
+ * and one run alone. See loop.h.
+ */
+#include "loop_internal.h"
+
+#define LOGPROB_BYTES_MAX ((size_t)64 << 20)
+
+/* ---- making --------------------------------------------------------------------------------- */
+
+static void run_deinit(struct run *run) {
+    agent_destroy(run->agent);
+    chat_parser_destroy(run->parser);
+    recorder_deinit(&run->recorder);
+    token_list_deinit(&run->context_ids);
+    token_list_deinit(&run->prompt_ids);
+    token_list_deinit(&run->output_ids);
+    buffer_deinit(&run->log_probabilities);
+    tool_result_deinit(&run->tool);
+    run_call_deinit(run);
+    run_command_deinit(run);
+    fd_cleanup(&run->hooks_fd);
+    free(run->tool_times);
+    free(run->tool_names);
+}
+
+static result run_init(struct run *run, const struct run_options *options, struct error *error) {
+    token_list_init(&run->context_ids, TOKEN_LIST_CEILING_DEFAULT);
+    token_list_init(&run->prompt_ids, TOKEN_LIST_CEILING_DEFAULT);
+    token_list_init(&run->output_ids, TOKEN_LIST_CEILING_DEFAULT);
+    buffer_init(&run->log_probabilities, LOGPROB_BYTES_MAX);
+    tool_result_init(&run->tool);
+    run->own = *options;
+    run->options = &run->own;
+    run->hooks_fd = -1;
+    run->sequence = options->sequence;
+    run->recorder.store = options->store;
+    run->recorder.workspace = options->workspace;
+    run->recorder.begin = options->begin;
+    run->recorder.engine = options->engine_info;
+    run->recorder.resume = options->resume;
+    run->resume = options->resume;
+    run->started_ms = clock_monotonic_ms(&options->clock);
+    run->status.context_max = options->agent.context_max;
+    run->status.activity = "starting";
+    const struct run_declared declared = {
+        .tools = options->agent.tools,
+        .tool_count = options->agent.tool_count,
+        .tools_json = options->tools_json,
+        .constraint = options->constraint,
+    };
+    TRY(run_declare(run, &declared, error));
+    TRY(agent_create(&run->agent, &options->agent, error));
+    run->status.turns_before = agent_turns_before(run->agent);
+    run->status.turn = run->status.turns_before;
+    if (options->resume != NULL) {
+        const struct token_list *ids = &options->resume->ids;
+        run->is_resuming = true;
+        run->status.context_tokens = narrow_i32((int64_t)ids->count);
+        TRY(token_list_append_all(&run->context_ids, ids->ids, ids->count, error));
+    }
+    return OK;
+}
+
+/* ---- the list ------------------------------------------------------------------------------- */
+
+static void list_add(struct run *run) {
+    struct loop *loop = run->loop;
+    struct run **end = &loop->first;
+    while (*end != NULL) {
+        ASSERT((*end)->channel != run->channel); /* what tools send is of one run */
+        end = &(*end)->next;
+    }
+    *end = run;
+    if (run->options->input != NULL) {
+        ASSERT(loop->person == NULL);
+        loop->person = run;
+    }
+    uv_ref((uv_handle_t *)&loop->wake);
+}
+
+static void list_remove(struct run *run) {
+    struct loop *loop = run->loop;
+    struct run **at = &loop->first;
+    while (*at != run) {
+        ASSERT(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = run->next;
+    if (loop->person == run) {
+        loop->person = NULL;
+    }
+    if (loop->first == NULL) {
+        uv_unref((uv_handle_t *)&loop->wake);
+    }
+}
+
+/* ---- the end -------------------------------------------------------------------------------- */
+
+/* The last text that the model wrote beside its thinking. */
+static struct view last_text(const struct run *run) {
+    const struct chat_conversation *conversation = agent_conversation(run->agent);
+    const struct chat_message *messages = chat_conversation_messages(conversation);
+    for (size_t i = chat_conversation_count(conversation); i > 0; i--) {
+        const struct chat_message *message = &messages[i - 1];
+        if (message->role == CHAT_ASSISTANT && message->content.length > 0) {
+            return message->content;
+        }
+    }
+    return view_of(NULL, 0);
+}
+
+static void tell_end(const struct run *run) {
+    const struct agent *agent = run->agent;
+    ASSERT(agent_is_finished(agent));
+    const struct run_ended ended = {
+        .stop = agent_stop(agent),
+        .exit_status = agent_stop_exit_status(agent_stop(agent)),
+        .detail = agent_stop_detail(agent),
+        .last_text = last_text(run),
+        .tokens = agent_tokens_sampled(agent),
+        .calls = agent_calls(agent),
+        .session = run->recorder.session,
+        .begins_anew = run->begins_anew && agent_stop(agent) == AGENT_STOP_QUIT,
+        .sequence = run->sequence,
+    };
+    run->listener.ended(run->listener.context, &ended);
+}
+
+void run_leave(struct run *run) {
+    bool is_over = run->is_closed && run->handles_open == 0 && !run->is_preparing &&
+                   run->command == NULL && run->change == NULL;
+    if (!is_over) {
+        return;
+    }
+    ASSERT(!run->step_is_running && run->compaction == NULL);
+    list_remove(run);
+    if (run->is_ending) { /* else it did not start, and loop_start said so */
+        tell_end(run);
+    }
+    run_deinit(run);
+    free(run);
+}
+
+/* ---- the beginning -------------------------------------------------------------------------- */
+
+result loop_start(
+    struct loop *loop,
+    const struct run_options *options,
+    const struct run_listener *listener,
+    struct run **out,
+    struct error *error
+) {
+    ASSERT(listener->ended != NULL);
+    ASSERT(options->output == NULL || options->output == loop->output);
+    struct run *run = calloc(1, sizeof *run);
+    if (run == NULL) {
+        FAIL(error, MEMORY, "no memory for a run");
+    }
+    run->loop = loop;
+    run->listener = *listener;
+    run->channel = options->channel != NULL ? options->channel : &loop->channel;
+    result started = run_init(run, options, error);
+    if (is_failed(started)) {
+        run_deinit(run);
+        free(run);
+        return started;
+    }
+    list_add(run);
+    run_handles_init(run);
+    const struct run_front *front = options->input;
+    started = run_handles_start(run, error);
+    if (is_ok(started) && front != NULL) {
+        started = front->attach(front->context, &loop->uv, loop, error);
+        run->has_front = is_ok(started);
+    }
+    if (is_failed(started)) {
+        run_handles_close(run);
+        return started;
+    }
+    *out = run;
+    run_show_earlier(run);
+    run_prepare(run);
+    run_dispatch(run, &(struct agent_event){.type = AGENT_START});
+    return OK;
+}
+
+void loop_drive(struct loop *loop) {
+    int alive = uv_run(&loop->uv, UV_RUN_DEFAULT);
+    ASSERT(alive == 0);
+    ASSERT(loop->first == NULL);
+}
+
+/* ---- one run -------------------------------------------------------------------------------- */
+
+struct lone_run {
+    struct run_outcome *out;
+    result done;
+    struct error *error;
+};
+
+static void lone_ended(void *context, const struct run_ended *ended) {
+    struct lone_run *lone = context;
+    struct run_outcome *out = lone->out;
+    out->stop = ended->stop;
+    out->begins_anew = ended->begins_anew;
+    out->exit_status = ended->exit_status;
+    (void)snprintf(out->detail, sizeof out->detail, "%s", ended->detail);
+    out->session = ended->session;
+    out->sequence = ended->sequence;
+    if (out->last_message != NULL) {
+        lone->done = buffer_append(out->last_message, ended->last_text, lone->error);
+    }
+}
+
+result loop_run(
+    struct loop *loop,
+    const struct run_options *options,
+    struct run_outcome *out,
+    struct error *error
+) {
+    ASSERT(loop->first == NULL);
+    struct lone_run lone = {.out = out, .done = OK, .error = error};
+    const struct run_listener listener = {.context = &lone, .ended = lone_ended};
+    struct run *run = NULL;
+    result started = loop_start(loop, options, &listener, &run, error);
+    loop_drive(loop); /* also what a failure has left */
+    return is_failed(started) ? started : lone.done;
+}
