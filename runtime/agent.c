@@ -20,7 +20,7 @@ static void start(struct agent *agent, int64_t now_ms, struct agent_effects *eff
     } else {
         begin(agent, effects);
     }
-    if (agent->time_ms_max > 0) {
+    if (agent->time_ms_max != AGENT_NO_LIMIT) {
         agent->deadline_ms = now_ms + agent->time_ms_max;
         agent_effect_add(effects, AGENT_WAIT)->wake_ms = agent->deadline_ms;
     }
@@ -50,6 +50,9 @@ static void compaction_failed(struct agent *agent, const struct agent_event *eve
     }
     if (event->now_ms >= agent->deadline_ms) {
         agent_stop_for_time(agent);
+    }
+    if (code == RESULT_CANCELLED && agent->turn_deadline_ms < agent->deadline_ms) {
+        return; /* its deadline came, and is a later one now */
     }
     bool is_engine = code != RESULT_LIMIT && code != RESULT_MEMORY;
     agent_stop_set_error(
@@ -97,6 +100,7 @@ recorded(struct agent *agent, const struct agent_event *event, struct agent_effe
         agent->append_tokens = event->append_tokens;
         agent->unrun_count = 0;
         agent->person_count = 0;
+        agent->remarks_given = 0;
         agent_go_to_generate(agent, event->now_ms, effects);
     } else if (agent->state == AGENT_STATE_OUTPUT) {
         agent_decide_after_output(agent, effects);
@@ -250,8 +254,6 @@ person_came(struct agent *agent, const struct agent_event *event, struct agent_e
         message_came(agent, event->text, effects);
     } else if (event->type == AGENT_ASK_COMPACT) {
         compaction_asked(agent, event->text, effects);
-    } else if (event->type == AGENT_EFFORT) {
-        agent->effort = event->effort;
     } else if (event->type == AGENT_TELL) {
         agent_notice(agent, "%.*s", VIEW_ARGUMENTS(event->text));
     } else if (event->type == AGENT_REWOUND && agent->state == AGENT_STATE_IDLE) {
@@ -317,6 +319,15 @@ void agent_handle(
     } else if (event->type == AGENT_INTERRUPT) {
         struct view who = event->text.length > 0 ? event->text : view_of_text("by the user");
         leave(agent, AGENT_STOP_INTERRUPT, who, effects);
+    } else if (event->type == AGENT_SHARE && state != AGENT_STATE_NEW) {
+        agent_share_take(agent, &event->share);
+        time_came(agent, event->now_ms, effects);
+    } else if (event->type == AGENT_EFFORT) {
+        agent->effort = event->effort;
+    } else if (event->type == AGENT_REMARK) {
+        struct error error = {0};
+        result pushed = agent_remark_push(agent, event->text, &error);
+        result_ignore(pushed); /* agent_takes_remark told before */
     } else if (agent->is_interactive) {
         person_came(agent, event, effects);
     }

@@ -17,6 +17,11 @@
  * record or sandbox fail. Messages that come while it works are given before its next turn; what they
  * left without a result is answered for them. Nothing is recorded before the first message.
  *
+ * Whoever drives it may change what it may use (AGENT_SHARE) and its effort, and say something to the model
+ * (AGENT_REMARK), at any time. A generation keeps the limits that it began with: one that a share ended which has
+ * grown meanwhile is told so and goes on; one that is beyond a smaller share is for the driver to cancel
+ * (agent_turn_is_spent).
+ *
  * A context that fills is replaced by a smaller one between two turns (AGENT_COMPACT, agent_history.h),
  * or the run ends. What is recorded of that is the driver's.
  *
@@ -43,8 +48,13 @@
 #define AGENT_STOP_REFUSALS_MAX      3  /* of one message's end, by AGENT_CHECK_STOP */
 #define AGENT_QUEUE_MAX              64 /* messages that wait for the next turn */
 #define AGENT_QUEUE_BYTES_MAX        ((size_t)4 << 20)
+#define AGENT_REMARKS_MAX            32 /* remarks that wait for the next turn */
+#define AGENT_REMARKS_BYTES_MAX      ((size_t)1 << 20)
+#define AGENT_NO_LIMIT               INT64_MAX
 #define AGENT_NOT_RUN                "not run: the user went on with a new message"
-#define AGENT_DETAIL_BYTES           240
+#define AGENT_LIMIT_RAISED                                                                         \
+    "Your last turn was ended by a limit that has been raised meanwhile: go on."
+#define AGENT_DETAIL_BYTES 240
 
 /* Why a run ended. */
 enum agent_stop {
@@ -114,6 +124,12 @@ struct agent_options {
     const struct agent_resume *resume; /* null: a new conversation of `system` and `task` */
 };
 
+/* What an agent may use in its whole life; AGENT_NO_LIMIT: as much as it wants. */
+struct agent_share {
+    int64_t tokens_max, calls_max;
+    int64_t deadline_ms; /* on the clock of the events */
+};
+
 enum agent_event_type {
     AGENT_START,
     AGENT_NOT_READY,      /* before anything is recorded: what it needs is not there: error */
@@ -132,10 +148,13 @@ enum agent_event_type {
     AGENT_TIME,         /* the time asked for with AGENT_WAIT has come, or any later one */
     AGENT_STOP_CHECKED, /* text: why it should go on, for the model; empty: it may end */
     AGENT_INTERRUPT,    /* somebody asks to stop: text says who, empty: the user */
+    AGENT_SHARE,        /* after START: share takes the place of the options' budgets */
+    AGENT_EFFORT,       /* effort, from the next turn on */
+    AGENT_REMARK,       /* text: a message of its own before the next turn; begins none. See
+                     agent_takes_remark */
     /* of an interactive agent: */
     AGENT_MESSAGE,  /* text, from the person; see agent_takes_message */
     AGENT_PAUSE,    /* ends what runs and waits for the person */
-    AGENT_EFFORT,   /* effort, from the next turn on */
     AGENT_QUIT,     /* the person leaves */
     AGENT_INPUT_END /* no message comes any more: ends where it would wait */
 };
@@ -160,9 +179,10 @@ struct agent_event {
     size_t context_messages;                /* REWOUND */
     int32_t
         context_max; /* REWOUND: of another model; 0: the same. Then without a conversation it stays */
-    bool end_is_missing;   /* REWOUND */
-    size_t person_message; /* COMPACTED: as agent_history.h */
-    int32_t effort;        /* EFFORT */
+    bool end_is_missing;      /* REWOUND */
+    size_t person_message;    /* COMPACTED: as agent_history.h */
+    int32_t effort;           /* EFFORT */
+    struct agent_share share; /* SHARE */
 };
 
 enum agent_effect_type {
@@ -195,9 +215,10 @@ struct agent_effect {
     size_t unrun_from, unrun_count;
     /* RECORD_TURN: messages [person_from, person_from + person_count) came with AGENT_MESSAGE. */
     size_t person_from, person_count;
-    int32_t append_max;       /* RECORD_TURN: of more tokens than that, DOES_NOT_FIT */
-    int32_t tokens_max;       /* GENERATE; COMPACT: of the summary */
-    int64_t deadline_ms;      /* GENERATE, COMPACT: on the clock of the events; 0: none */
+    size_t remark_count; /* RECORD_TURN: so many remarks are in it for the first time, the oldest */
+    int32_t append_max;  /* RECORD_TURN: of more tokens than that, DOES_NOT_FIT */
+    int32_t tokens_max;  /* GENERATE; COMPACT: of the summary */
+    int64_t deadline_ms; /* GENERATE, COMPACT: on the clock of the events; 0: none */
     size_t first_call_number; /* GENERATE: of the calls in its output */
     size_t call_index;        /* *_CALL, RECORD_RESULT: within the turn */
     int64_t time_ms_max;      /* CALL: until the deadline; 0: no deadline */
@@ -256,6 +277,12 @@ int32_t agent_turns(const struct agent *agent); /* with those before a resume */
 int32_t agent_turns_before(const struct agent *agent);
 int32_t agent_turns_max(const struct agent *agent);
 int64_t agent_tokens_sampled(const struct agent *agent);
+int64_t agent_tokens_max(const struct agent *agent); /* AGENT_NO_LIMIT: none */
+int64_t agent_calls_max(const struct agent *agent);  /* AGENT_NO_LIMIT: none */
+/* Whether the generation, which has sampled so many tokens, is beyond what the share has become. */
+bool agent_turn_is_spent(const struct agent *agent, int64_t sampled);
+/* Of the calls of the present or last turn and their results; 0: it called nothing. */
+uint64_t agent_turn_digest(const struct agent *agent);
 int32_t agent_context_tokens(const struct agent *agent);
 int64_t agent_calls(const struct agent *agent); /* that ran in this run */
 /* Deadline on the clock of the events; INT64_MAX when there is none. */
@@ -272,6 +299,8 @@ bool agent_is_idle(const struct agent *agent);
 enum agent_stop agent_idle_stop(const struct agent *agent);
 /* Whether a message of that many bytes finds room in the queue. */
 bool agent_takes_message(const struct agent *agent, size_t bytes);
+/* Whether a remark of that many bytes does. */
+bool agent_takes_remark(const struct agent *agent, size_t bytes);
 size_t agent_queued(const struct agent *agent);
 struct view agent_queued_text(const struct agent *agent, size_t index);
 /* Whether a RECORD_BEGIN was asked for. */

@@ -1,4 +1,5 @@
-/* What an agent is told of its budgets, and the time that a call may take of them. See agent.h. */
+/* An agent's budgets: what it is told of them, the time that a call may take, and what they become when its share
+ * changes. See agent.h. */
 #include "agent_internal.h"
 
 #include <inttypes.h>
@@ -11,6 +12,9 @@
 #define LAST_PERCENT    95
 
 static int percent_of(int64_t used, int64_t all) {
+    if (all <= 0) {
+        return 100;
+    }
     double share = 100.0 * (double)used / (double)all;
     return share >= 100.0 ? 100 : (int)share;
 }
@@ -19,14 +23,14 @@ static int percent_of(int64_t used, int64_t all) {
 static int percent_spent(const struct agent *agent, int64_t now_ms) {
     int most = 0;
     int percent = 0;
-    if (agent->time_ms_max > 0) {
+    if (agent->time_ms_max != AGENT_NO_LIMIT) {
         most = percent_of(now_ms - agent->started_ms, agent->time_ms_max);
     }
-    if (agent->tokens_max > 0) {
+    if (agent->tokens_max != AGENT_NO_LIMIT) {
         percent = percent_of(agent->tokens_sampled, agent->tokens_max);
         most = percent > most ? percent : most;
     }
-    if (agent->calls_max > 0) {
+    if (agent->calls_max != AGENT_NO_LIMIT) {
         percent = percent_of(agent->calls_run, agent->calls_max);
         most = percent > most ? percent : most;
     }
@@ -61,17 +65,17 @@ bool agent_budget_line(struct agent *agent, int64_t now_ms, char *out, size_t by
     out[0] = '\0';
     add(out, bytes, "[budget left:");
     const char *between = " ";
-    if (agent->time_ms_max > 0) {
+    if (agent->time_ms_max != AGENT_NO_LIMIT) {
         int64_t left_ms = left_of(agent->time_ms_max, now_ms - agent->started_ms);
         add(out, bytes, "%s%" PRId64 " s", between, left_ms / 1000);
         between = ", ";
     }
-    if (agent->tokens_max > 0) {
+    if (agent->tokens_max != AGENT_NO_LIMIT) {
         int64_t left = left_of(agent->tokens_max, agent->tokens_sampled);
         add(out, bytes, "%s%" PRId64 " tokens", between, left);
         between = ", ";
     }
-    if (agent->calls_max > 0) {
+    if (agent->calls_max != AGENT_NO_LIMIT) {
         add(out, bytes, "%s%" PRId64 " calls", between, left_of(agent->calls_max, agent->calls_run)
         );
     }
@@ -92,4 +96,27 @@ int64_t agent_budget_call_ms(const struct agent *agent, int64_t now_ms) {
     int64_t reserve = left / RESERVE_SHARE;
     left -= reserve < RESERVE_MS_MAX ? reserve : RESERVE_MS_MAX;
     return left > 1 ? left : 1;
+}
+
+void agent_share_take(struct agent *agent, const struct agent_share *share) {
+    bool has_deadline = share->deadline_ms != AGENT_NO_LIMIT;
+    agent->tokens_max = share->tokens_max;
+    agent->calls_max = share->calls_max;
+    agent->deadline_ms = share->deadline_ms;
+    agent->time_ms_max =
+        has_deadline ? left_of(share->deadline_ms, agent->started_ms) : AGENT_NO_LIMIT;
+    agent->budget_said = 0;
+    agent->has_refused_calls = agent->has_refused_calls && agent->calls_run >= agent->calls_max;
+}
+
+bool agent_share_has_grown(const struct agent *agent, int64_t now_ms) {
+    bool has_tokens = agent->turn_is_budgeted && agent->tokens_sampled < agent->tokens_max;
+    bool has_time = agent->turn_deadline_ms < agent->deadline_ms && now_ms < agent->deadline_ms;
+    return (agent->reason == FINISH_LENGTH && has_tokens) ||
+           (agent->reason == FINISH_DEADLINE && has_time);
+}
+
+bool agent_turn_is_spent(const struct agent *agent, int64_t sampled) {
+    int64_t left = left_of(agent->tokens_max, agent->tokens_sampled);
+    return agent->state == AGENT_STATE_GENERATING && agent->turn_tokens > left && sampled >= left;
 }

@@ -51,7 +51,7 @@ void agent_compaction_resume(struct agent *agent) {
 /* Whether it may happen without anybody asking for it. */
 static bool may_compact(const struct agent *agent) {
     int64_t left = agent->tokens_max - agent->tokens_sampled;
-    bool has_tokens = agent->tokens_max == 0 || left >= SUMMARY_TOKENS_LEAST;
+    bool has_tokens = agent->tokens_max == AGENT_NO_LIMIT || left >= SUMMARY_TOKENS_LEAST;
     return agent->compact_at_percent > 0 && agent->context_max >= AGENT_HISTORY_CONTEXT_MIN &&
            !agent->has_compacted && has_tokens && agent_can_compact(agent);
 }
@@ -87,7 +87,7 @@ int32_t agent_compaction_turn_end(const struct agent *agent) {
 void agent_compaction_fill(const struct agent *agent, struct agent_effect *effect) {
     int64_t tokens = agent_history_summary_tokens(agent->context_max);
     int64_t left = agent->tokens_max - agent->tokens_sampled;
-    if (agent->tokens_max > 0 && left < tokens) {
+    if (agent->tokens_max != AGENT_NO_LIMIT && left < tokens) {
         tokens = left > 1 ? left : 1;
     }
     effect->from_message = agent->context_messages;
@@ -157,6 +157,7 @@ void agent_rewind_take(struct agent *agent, const struct agent_event *event) {
     agent->end_is_missing = event->end_is_missing;
     agent->unrun_count = 0;
     agent->person_count = 0;
+    agent->remarks_given = 0;
     agent->person_message = 0;
     agent->fresh_from = 0;
     agent->notice[0] = '\0';

@@ -133,6 +133,11 @@ result agent_declare(
     return take_names(agent, error);
 }
 
+/* Of the options, where 0 is none. */
+static int64_t limit_of(int64_t option) {
+    return option > 0 ? option : AGENT_NO_LIMIT;
+}
+
 result agent_create(struct agent **out, const struct agent_options *options, struct error *error) {
     ASSERT(options->context_max > 0);
     CLEANUP(agent_cleanup) struct agent *agent = calloc(1, sizeof *agent);
@@ -143,15 +148,15 @@ result agent_create(struct agent **out, const struct agent_options *options, str
     agent->turns_max = options->turns_max > 0 ? options->turns_max : AGENT_TURNS_MAX_DEFAULT;
     agent->turns_each = agent->turns_max;
     agent->turn_tokens_max = options->turn_tokens_max;
-    agent->calls_max = options->calls_max;
+    agent->calls_max = limit_of(options->calls_max);
     agent->is_interactive = options->is_interactive;
     agent->checks_stop = options->checks_stop;
     agent->turn_effort = options->effort;
     agent->effort_told = options->effort;
-    agent->tokens_max = options->tokens_max;
-    agent->time_ms_max = options->time_ms_max;
+    agent->tokens_max = limit_of(options->tokens_max);
+    agent->time_ms_max = limit_of(options->time_ms_max);
     agent->context_max = options->context_max;
-    agent->deadline_ms = INT64_MAX;
+    agent->deadline_ms = AGENT_NO_LIMIT;
     agent->compact_at_percent = options->compact_at_percent;
     agent->compact_keep_turns =
         options->compact_keep_turns > 0 ? options->compact_keep_turns : AGENT_HISTORY_KEEP_TURNS;
@@ -165,6 +170,9 @@ void agent_destroy(struct agent *agent) {
     if (agent != NULL) {
         for (size_t i = 0; i < agent->queue_count; i++) {
             buffer_deinit(&agent->queue[i]);
+        }
+        for (size_t i = 0; i < agent->remark_count; i++) {
+            buffer_deinit(&agent->remarks[i]);
         }
         free(agent->tool_names);
         buffer_deinit(&agent->compact_remark);
@@ -220,6 +228,18 @@ int64_t agent_tokens_sampled(const struct agent *agent) {
     return agent->tokens_sampled;
 }
 
+int64_t agent_tokens_max(const struct agent *agent) {
+    return agent->tokens_max;
+}
+
+int64_t agent_calls_max(const struct agent *agent) {
+    return agent->calls_max;
+}
+
+uint64_t agent_turn_digest(const struct agent *agent) {
+    return agent->turn_digest;
+}
+
 int32_t agent_context_tokens(const struct agent *agent) {
     return agent->context_tokens;
 }
@@ -244,6 +264,11 @@ bool agent_takes_message(const struct agent *agent, size_t bytes) {
     return agent->is_interactive && agent->state != AGENT_STATE_FINISHED &&
            agent->queue_count < AGENT_QUEUE_MAX &&
            bytes <= AGENT_QUEUE_BYTES_MAX - agent->queue_bytes;
+}
+
+bool agent_takes_remark(const struct agent *agent, size_t bytes) {
+    return agent->state != AGENT_STATE_FINISHED && agent->remark_count < AGENT_REMARKS_MAX &&
+           bytes <= AGENT_REMARKS_BYTES_MAX - agent->remark_bytes;
 }
 
 size_t agent_queued(const struct agent *agent) {

@@ -87,10 +87,12 @@ void agent_go_to_record_turn(struct agent *agent, struct agent_effects *effects)
     effect->unrun_count = agent->unrun_count;
     effect->person_from = agent->person_from;
     effect->person_count = agent->person_count;
+    effect->remark_count = agent->remarks_given;
 }
 
 void agent_go_to_compact(struct agent *agent, struct agent_effects *effects) {
     agent->state = AGENT_STATE_COMPACTING;
+    agent->turn_deadline_ms = agent->deadline_ms;
     agent->turns++; /* it has a turn of its own in the record, beside those that are allowed */
     agent->turns_max++;
     agent_compaction_fill(agent, agent_effect_add(effects, AGENT_COMPACT));
@@ -132,15 +134,18 @@ static int32_t turn_tokens(struct agent *agent) {
     }
     int64_t tokens =
         agent->turn_tokens_max > 0 && agent->turn_tokens_max < room ? agent->turn_tokens_max : room;
-    if (agent->tokens_max > 0) {
+    agent->turn_is_budgeted = false;
+    if (agent->tokens_max != AGENT_NO_LIMIT) {
         int64_t left = agent->tokens_max - agent->tokens_sampled;
         if (left <= 0) {
             agent_stop_set(agent, AGENT_STOP_TOKENS, "%" PRId64 " tokens", agent->tokens_max);
             return 0;
         }
+        agent->turn_is_budgeted = left < tokens;
         tokens = left < tokens ? left : tokens;
     }
     agent->turn_is_capped = end < agent->context_max && tokens == room;
+    agent->turn_tokens = tokens;
     return narrow_i32(tokens);
 }
 
@@ -161,6 +166,8 @@ void agent_go_to_generate(struct agent *agent, int64_t now_ms, struct agent_effe
     agent->turns++;
     agent->call_count = 0;
     agent->call_index = 0;
+    agent->turn_digest = 0;
+    agent->turn_deadline_ms = agent->deadline_ms;
     struct agent_effect *effect = agent_effect_add(effects, AGENT_GENERATE);
     effect->tokens_max = tokens;
     effect->deadline_ms = agent->deadline_ms == INT64_MAX ? 0 : agent->deadline_ms;
@@ -193,8 +200,7 @@ void agent_go_to_call(struct agent *agent, struct agent_effects *effects) {
         agent_go_to_turn(agent, effects); /* the calls were of a turn before the resume */
         return;
     }
-    if (agent->call_index < agent->call_count && agent->calls_max > 0 &&
-        agent->calls_run >= agent->calls_max) {
+    if (agent->call_index < agent->call_count && agent->calls_run >= agent->calls_max) {
         refuse_calls(agent, effects);
         return;
     }

@@ -1,5 +1,5 @@
 /* Between the files of the agent, whose state is here: events (agent.c), where it goes next (agent_go.c), what a
- * turn gave (agent_turn.c), its making (agent_create.c), a person (agent_person.c), budgets (agent_budget.c) and
+ * turn gave (agent_turn.c), its making (agent_create.c), a person and remarks (agent_person.c), budgets (agent_budget.c) and
  * compaction (agent_compaction.c). Thread: as agent.h.
  */
 #ifndef HEARTH_RUNTIME_AGENT_INTERNAL_H
@@ -31,8 +31,8 @@ struct agent {
     struct view *tool_names; /* into the conversation's system message */
     size_t tool_count;
     int32_t effort, turns_max, turn_tokens_max, context_max;
-    int32_t turns_each; /* turns_max of the options */
-    int64_t tokens_max, time_ms_max, deadline_ms, calls_max;
+    int32_t turns_each;                                      /* turns_max of the options */
+    int64_t tokens_max, time_ms_max, deadline_ms, calls_max; /* AGENT_NO_LIMIT: none */
 
     enum agent_stop stop; /* decided */
     char detail[AGENT_DETAIL_BYTES];
@@ -48,6 +48,9 @@ struct agent {
     enum agent_stop idle_stop;
     struct buffer queue[AGENT_QUEUE_MAX]; /* [queue_count] messages for the next turn */
     size_t queue_count, queue_bytes;
+    struct buffer remarks[AGENT_REMARKS_MAX]; /* [remark_count] for the next turn */
+    size_t remark_count, remark_bytes;
+    size_t remarks_given;             /* in the conversation since the last turn was recorded */
     size_t person_from, person_count; /* of them, in the conversation since the last turn */
     size_t unrun_from, unrun_count;   /* answers to calls that never ran, since the last turn */
     int32_t turn_effort;              /* of the present turn */
@@ -78,6 +81,10 @@ struct agent {
     size_t person_message; /* the last one that a person wrote; 0: the task, or not known */
 
     /* the present turn */
+    int64_t turn_tokens;      /* that it may sample */
+    int64_t turn_deadline_ms; /* as it began with it */
+    bool turn_is_budgeted;    /* turn_tokens is what was left of the budget */
+    uint64_t turn_digest;
     bool turn_is_capped; /* it ends where a summary needs the rest of the context */
     enum finish_reason reason;
     bool has_problems;
@@ -131,15 +138,20 @@ void agent_take_result(
 bool agent_stop_is_pause(const struct agent *agent);
 /* Copies a message for the next turn. Expected errors: LIMIT, MEMORY. */
 MUST_CHECK result agent_queue_push(struct agent *agent, struct view text, struct error *error);
+/* The same with a remark. */
+MUST_CHECK result agent_remark_push(struct agent *agent, struct view text, struct error *error);
 /* Answers the calls of the last turn that have no result, as `text` says. Expected errors: LIMIT, MEMORY. */
 MUST_CHECK result agent_answer_unrun(struct agent *agent, const char *text, struct error *error);
 /* Closes a turn that the context begins and nobody wrote; nothing when there is none. Expected errors:
  * LIMIT, MEMORY. */
 MUST_CHECK result agent_close_turn(struct agent *agent, struct error *error);
-/* What comes before the next turn: notices, then the messages of the person. Expected errors: as above. */
+/* What comes before the next turn: notices, remarks, then the messages of the person. Expected errors: as above. */
 MUST_CHECK result agent_take_messages(struct agent *agent, struct error *error);
 
 /* ---- agent_budget.c ---- */
+void agent_share_take(struct agent *agent, const struct agent_share *share);
+/* Whether what ended the present turn is a share that has grown meanwhile. */
+bool agent_share_has_grown(const struct agent *agent, int64_t now_ms);
 /* What is left, for the tail of a result; false when nothing is to be said. */
 bool agent_budget_line(struct agent *agent, int64_t now_ms, char *out, size_t bytes);
 /* Time for a call: what is left to the deadline less a reserve for the answer; 0: no deadline. */

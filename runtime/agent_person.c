@@ -1,4 +1,4 @@
-/* What a person does with an agent: messages that wait, and what they find when they come. See
+/* What others say to an agent: messages of a person and remarks that wait, and what they find when they come. See
  * agent.h. */
 #include "agent_internal.h"
 
@@ -43,6 +43,25 @@ result agent_queue_push(struct agent *agent, struct view text, struct error *err
     }
     agent->queue_count++;
     agent->queue_bytes += text.length;
+    return OK;
+}
+
+result agent_remark_push(struct agent *agent, struct view text, struct error *error) {
+    if (!agent_takes_remark(agent, text.length)) {
+        FAIL(
+            error,
+            LIMIT,
+            "%zu remarks of %zu bytes wait already",
+            agent->remark_count,
+            agent->remark_bytes
+        );
+    }
+    CLEANUP(buffer_deinit) struct buffer copy;
+    buffer_init(&copy, AGENT_REMARKS_BYTES_MAX);
+    TRY(buffer_append(&copy, text, error));
+    agent->remarks[agent->remark_count++] = copy;
+    copy = (struct buffer){0};
+    agent->remark_bytes += text.length;
     return OK;
 }
 
@@ -100,6 +119,21 @@ static result take_queue(struct agent *agent, struct error *error) {
     return taken;
 }
 
+/* All, as with messages. They are no person's: what was counted against the agent stays. */
+static result take_remarks(struct agent *agent, struct error *error) {
+    result taken = OK;
+    for (size_t i = 0; i < agent->remark_count; i++) {
+        if (is_ok(taken)) {
+            taken = append_user(agent, buffer_view(&agent->remarks[i]), error);
+        }
+        agent->remarks_given += is_ok(taken) ? 1 : 0;
+        buffer_deinit(&agent->remarks[i]);
+    }
+    agent->remark_count = 0;
+    agent->remark_bytes = 0;
+    return taken;
+}
+
 /* A context that ends with the header of a turn which was not written, as after a compaction or a
  * resume that was interrupted: for what follows it counts as cut before its first token. */
 result agent_close_turn(struct agent *agent, struct error *error) {
@@ -123,12 +157,13 @@ result agent_take_messages(struct agent *agent, struct error *error) {
         }
         agent->effort_told = agent->effort;
     }
-    if (agent->notice[0] != '\0' || agent->queue_count > 0) {
+    if (agent->notice[0] != '\0' || agent->queue_count > 0 || agent->remark_count > 0) {
         TRY(agent_close_turn(agent, error));
     }
     if (agent->notice[0] != '\0') {
         TRY(append_user(agent, view_of_text(agent->notice), error));
         agent->notice[0] = '\0';
     }
+    TRY(take_remarks(agent, error));
     return take_queue(agent, error);
 }

@@ -23,13 +23,20 @@ void agent_take_output(
         agent->stop_string, sizeof agent->stop_string, "%.*s", VIEW_ARGUMENTS(event->stop)
     );
     ASSERT(written >= 0);
-    if (event->reason == FINISH_DEADLINE) {
+    bool has_grown = agent_share_has_grown(agent, event->now_ms);
+    if (event->reason == FINISH_DEADLINE && !has_grown) {
         agent_stop_for_time(agent);
     } else if (event->reason == FINISH_ERROR) {
         bool is_full = event->error != NULL && event->error->code == RESULT_LIMIT;
         agent_stop_set_error(
             agent, is_full ? AGENT_STOP_CONTEXT : AGENT_STOP_ENGINE, event->error, "no reason given"
         );
+    }
+    if (event->message == NULL && has_grown && agent->stop == AGENT_GOES_ON) {
+        agent->end_is_missing = was_missing; /* the next turn asks for it again */
+        agent->state = AGENT_STATE_TURN_END;
+        agent_effect_add(effects, AGENT_RECORD_TURN_END);
+        return;
     }
     if (event->message == NULL) {
         agent_stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "the generation did not begin");
@@ -99,6 +106,10 @@ static void take_full(struct agent *agent) {
     );
 }
 
+static void stop_for_tokens(struct agent *agent) {
+    agent_stop_set(agent, AGENT_STOP_TOKENS, "%" PRId64 " tokens", agent->tokens_max);
+}
+
 /* Reasons to stop that lie in how the generation ended. */
 static void stop_by_reason(struct agent *agent) {
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CONTEXT) {
@@ -107,12 +118,14 @@ static void stop_by_reason(struct agent *agent) {
         );
     }
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_LENGTH) {
-        if (agent->tokens_max > 0 && agent->tokens_sampled >= agent->tokens_max) {
-            agent_stop_set(agent, AGENT_STOP_TOKENS, "%" PRId64 " tokens", agent->tokens_max);
+        if (agent->tokens_sampled >= agent->tokens_max) {
+            stop_for_tokens(agent);
         } else if (agent->context_tokens >= agent->context_max) {
             agent_stop_set(agent, AGENT_STOP_CONTEXT, "all %d tokens are used", agent->context_max);
         } else if (agent->turn_is_capped) {
             take_full(agent);
+        } else if (agent->turn_is_budgeted) { /* and the budget has grown */
+            agent_notice(agent, "%s", AGENT_LIMIT_RAISED);
         } else {
             agent_stop_set(
                 agent,
@@ -121,6 +134,13 @@ static void stop_by_reason(struct agent *agent) {
                 agent->turn_tokens_max
             );
         }
+    }
+    if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_DEADLINE) { /* which is later now */
+        agent_notice(agent, "%s", AGENT_LIMIT_RAISED);
+    }
+    if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CANCELLED &&
+        agent->tokens_sampled >= agent->tokens_max) {
+        stop_for_tokens(agent); /* the budget became smaller meanwhile */
     }
     if (agent->stop == AGENT_GOES_ON && agent->reason == FINISH_CANCELLED) {
         agent_stop_set(agent, AGENT_STOP_INTERRUPT, "%s", "the generation was cancelled");
@@ -139,8 +159,9 @@ void agent_decide_after_output(struct agent *agent, struct agent_effects *effect
         agent_go_to_end(agent, effects);
         return;
     }
-    /* By a guard, or by the end of the context: other turns of that length ended the run. */
-    bool is_cut = agent_reason_is_cut(agent->reason) || agent->reason == FINISH_LENGTH;
+    /* By a guard, by the end of the context, or by a limit that was raised: else the run ended. */
+    bool is_cut = agent_reason_is_cut(agent->reason) || agent->reason == FINISH_LENGTH ||
+                  agent->reason == FINISH_DEADLINE;
     if (agent->reason == FINISH_EOS || agent->reason == FINISH_STOP) {
         agent->has_compacted = false;
     }
@@ -206,6 +227,7 @@ void agent_take_result(
     const struct chat_call *call = agent_call(agent, agent->call_index);
     agent->unknown_in_row = tool_is_declared(agent, call->name) ? 0 : agent->unknown_in_row + 1;
     int repeats = call_history_add(&agent->history, call, event->text);
+    agent->turn_digest = call_digest(agent->turn_digest, call, event->text);
     if (event->ends_task) {
         agent_stop_set(agent, AGENT_STOP_FINISH, "%s", "");
     } else if (agent->unknown_in_row >= AGENT_UNKNOWN_MAX) {

@@ -9,10 +9,15 @@ static uint64_t hash_bytes(uint64_t hash, struct view bytes) {
     return (hash ^ 0xFFU) * UINT64_C(1099511628211); /* separates the parts */
 }
 
-int call_history_add(struct call_history *history, const struct chat_call *call, struct view text) {
-    uint64_t hash = hash_bytes(UINT64_C(14695981039346656037), call->name);
+uint64_t call_digest(uint64_t before, const struct chat_call *call, struct view text) {
+    uint64_t hash = hash_bytes(UINT64_C(14695981039346656037) ^ before, call->name);
     hash = hash_bytes(hash, call->arguments);
     hash = hash_bytes(hash, text);
+    return hash != 0 ? hash : 1;
+}
+
+int call_history_add(struct call_history *history, const struct chat_call *call, struct view text) {
+    uint64_t hash = call_digest(0, call, text);
     for (size_t i = 0; i < history->count; i++) {
         if (history->fingerprints[i] == hash) {
             return ++history->counts[i];

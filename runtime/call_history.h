@@ -15,6 +15,8 @@ struct call_history {
     size_t count;
 };
 
+/* Of a call and its result, behind `before`: 0, or that of those before it. Never 0. */
+uint64_t call_digest(uint64_t before, const struct chat_call *call, struct view text);
 /* Counts how often this call gave this result since a call last gave something new. */
 int call_history_add(struct call_history *history, const struct chat_call *call, struct view text);
 

@@ -4,6 +4,7 @@ hearth_test(test_agent_compaction SOURCES test_agent_compaction.c LIBRARIES runt
 hearth_test(test_agent_history SOURCES test_agent_history.c LIBRARIES runtime)
 hearth_test(test_agent_guards SOURCES test_agent_guards.c LIBRARIES runtime)
 hearth_test(test_agent_person SOURCES test_agent_person.c LIBRARIES runtime)
+hearth_test(test_agent_share SOURCES test_agent_share.c LIBRARIES runtime)
 hearth_test(test_generation_settings SOURCES test_generation_settings.c LIBRARIES runtime)
 hearth_test(test_loop SOURCES test_loop.c runtime_support.c LIBRARIES runtime LABELS threads)
 
