@@ -28,6 +28,10 @@ result loop_create(struct loop **out, struct error *error) {
         FAIL_FOREIGN(error, IO, -status, "cannot make a wake-up: %s", uv_strerror(status));
     }
     run_channel_init(&loop->channel, loop);
+    loop_workers_init(&loop->workers, loop);
+    status = uv_timer_init(&loop->uv, &loop->timer);
+    ASSERT(status == 0); /* it only fills in the handle */
+    loop->timer.data = loop;
     loop->wake.data = loop;
     uv_unref((uv_handle_t *)&loop->wake);
     *out = loop;
@@ -39,6 +43,8 @@ void loop_destroy(struct loop *loop) {
         return;
     }
     ASSERT(loop->first == NULL);
+    loop_workers_deinit(&loop->workers);
+    uv_close((uv_handle_t *)&loop->timer, NULL);
     uv_close((uv_handle_t *)&loop->wake, NULL);
     int alive = uv_run(&loop->uv, UV_RUN_DEFAULT);
     ASSERT(alive == 0);
@@ -73,6 +79,22 @@ result loop_output(struct loop *loop, int fd, struct output **out, struct error 
     return OK;
 }
 
+static void timer_came(uv_timer_t *timer) {
+    const struct loop *loop = timer->data;
+    loop->timer_came(loop->timer_context);
+}
+
+void loop_wait(struct loop *loop, int64_t wait_ms, void (*came)(void *context), void *context) {
+    loop->timer_came = came;
+    loop->timer_context = context;
+    int status = uv_timer_stop(&loop->timer);
+    if (came != NULL) {
+        uv_update_time(&loop->uv);
+        status = uv_timer_start(&loop->timer, timer_came, wait_ms > 0 ? (uint64_t)wait_ms : 0, 0);
+    }
+    ASSERT(status == 0);
+}
+
 struct uv_loop_s *loop_uv(struct loop *loop) {
     return &loop->uv;
 }
@@ -102,6 +124,7 @@ static void wake_came(uv_async_t *handle) {
         asked = run->options->engine.context;
         run_live_came(run);
     }
+    loop_jobs_came(loop);
 }
 
 /* ---- effects -------------------------------------------------------------------------------- */

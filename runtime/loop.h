@@ -1,12 +1,13 @@
 /* The event loop that carries out agents' effects: the only module that knows libuv besides
  * output.c.
  *
- * A loop has one run (loop_run), or many (loop_start, loop_drive): agents that are driven beside each other and know
- * nothing of one another. The loop thread owns agent, parser and display. The engine wakes it with loop_wake; everything
- * that blocks (SQLite, snapshots, encoding of prompts, tools) runs on libuv's pool workers, which
- * live as long as the process, one step of the agent at a time. SIGINT and SIGTERM stop a run
- * cleanly, a second one ends the process. Engine and tools are reached through small tables, so
- * that tests can put others in their place. Thread: the main thread, loop_wake apart.
+ * A loop has one run (loop_run), or many (loop_start, loop_drive): agents that are driven beside each
+ * other and know nothing of one another. The loop thread owns agents, parsers and display. The engine
+ * wakes it with loop_wake. What blocks for a moment (SQLite, snapshots, encoding of prompts) runs on
+ * libuv's pool, what may block for long (tools, hooks) on threads that live as long as the loop; an
+ * agent has one step under way at a time. SIGINT and SIGTERM stop a run cleanly, a second one ends the
+ * process. Engine and tools are reached through small tables, so that tests can put others in their
+ * place. Thread: the main thread, loop_wake apart.
  */
 #ifndef HEARTH_RUNTIME_LOOP_H
 #define HEARTH_RUNTIME_LOOP_H
@@ -316,11 +317,23 @@ struct run_ended {
     uint64_t sequence;         /* as in run_outcome */
 };
 
-/* Called on the loop thread. May start other runs and do to others what is declared below. */
+/* What the run has come to, in all. */
+struct run_turned {
+    int32_t turns;         /* with those before a resume */
+    int64_t tokens, calls; /* as in run_ended */
+    uint64_t digest;       /* of the turn: agent_turn_digest */
+};
+
+/* Called on the loop thread. All but `event` may start runs, and do to them what is declared below. */
 struct run_listener {
     void *context;
-    /* Each event of the run, beside what its display shows; null: nobody looks. */
+    /* Each event of the run, beside what its display shows; null: nobody looks. In the middle of what it tells:
+     * nothing may be started, and nothing done to any run. */
     void (*event)(void *context, const struct run_event *event);
+    /* So many remarks of run_remark, the oldest, are in the record and in the next prompt; null: nobody asks. */
+    void (*given)(void *context, size_t count);
+    /* A turn is over, with its calls; null: nobody asks. */
+    void (*turned)(void *context, const struct run_turned *turned);
     /* Once: nothing of the run is under way any more, and it is gone afterwards. Never before loop_start has
      * returned. */
     void (*ended)(void *context, const struct run_ended *ended);
@@ -335,7 +348,19 @@ MUST_CHECK result loop_start(
     struct run **out,
     struct error *error
 );
-/* Returns when no run is left, and no handle of anybody else. */
+
+/* At any time until `ended` is called, also by callbacks; a run that is about to end takes no notice.
+ * A remark before the next turn, as a message of its own: 1 to AGENT_REMARKS_BYTES_MAX bytes of UTF-8. False: it was
+ * not taken. One that was is lost when the run ends before `given`. */
+MUST_CHECK bool run_remark(struct run *run, struct view text);
+void run_cancel(struct run *run, const char *why); /* mid-token; as AGENT_INTERRUPT */
+void run_set_share(struct run *run, const struct agent_share *share);
+void run_set_effort(struct run *run, int32_t effort); /* from the next turn on */
+
+/* For who drives many runs: calls `came` once, on the loop thread, in so many milliseconds; in the place of an
+ * earlier wait. Null: none. */
+void loop_wait(struct loop *loop, int64_t wait_ms, void (*came)(void *context), void *context);
+/* Returns when no run is left, no wait and no handle of anybody else. */
 void loop_drive(struct loop *loop);
 
 /* Runs one agent to its end, alone. Expected errors: MEMORY, IO (libuv). Whatever happened to the run

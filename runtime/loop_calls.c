@@ -136,8 +136,8 @@ static result after_tool(struct run *run, const struct chat_call *call, struct e
     return OK;
 }
 
-static void call_work(uv_work_t *work) {
-    struct run *run = work->data;
+static void call_work(void *context) {
+    struct run *run = context;
     struct error *error = &run->step_error;
     *error = (struct error){0};
     run->call.is_recorded = !run->call.has_decision;
@@ -163,9 +163,8 @@ static void call_work(uv_work_t *work) {
     }
 }
 
-static void call_done(uv_work_t *work, int status) {
-    struct run *run = work->data;
-    ASSERT(status == 0); /* it is never cancelled in the pool's queue */
+static void call_done(void *context) {
+    struct run *run = context;
     run->step_is_running = false;
     if (is_ok(run->step_result)) {
         call_over(run);
@@ -178,9 +177,7 @@ static void call_start(struct run *run) {
     run->call.phase = RUN_CALL_RUNS;
     run->status.activity = "tool";
     run->step_is_running = true;
-    run->work.data = run;
-    int status = uv_queue_work(&run->loop->uv, &run->work, call_work, call_done);
-    ASSERT(status == 0); /* fails only without a work function */
+    loop_job_start(run->loop, &run->job, call_work, call_done, run);
 }
 
 /* ---- may it run ----------------------------------------------------------------------------- */
@@ -304,8 +301,8 @@ static void decide(struct run *run) {
 
 /* ---- hooks before it ------------------------------------------------------------------------ */
 
-static void hooks_work(uv_work_t *work) {
-    struct run *run = work->data;
+static void hooks_work(void *context) {
+    struct run *run = context;
     const struct hook_subject subject = {
         .session = view_of_text(run->recorder.session.text),
         .tool = view_of_text(run->call.subject.tool),
@@ -315,9 +312,8 @@ static void hooks_work(uv_work_t *work) {
     run->step_result = run_hooks(run, HOOK_BEFORE_TOOL, &subject, &run->step_error);
 }
 
-static void hooks_done(uv_work_t *work, int status) {
-    struct run *run = work->data;
-    ASSERT(status == 0); /* it is never cancelled in the pool's queue */
+static void hooks_done(void *context) {
+    struct run *run = context;
     run->step_is_running = false;
     run_hooks_show(run);
     struct hook_report *report = &run->call.report;
@@ -340,9 +336,7 @@ static void look_before(struct run *run) {
     run->call.phase = RUN_CALL_HOOKS;
     run->status.activity = "hook";
     run->step_is_running = true;
-    run->work.data = run;
-    int status = uv_queue_work(&run->loop->uv, &run->work, hooks_work, hooks_done);
-    ASSERT(status == 0); /* fails only without a work function */
+    loop_job_start(run->loop, &run->job, hooks_work, hooks_done, run);
 }
 
 /* ---- what it writes over -------------------------------------------------------------------- */

@@ -152,6 +152,9 @@ static result token_came(struct run *run, const struct engine_event *event, stru
     }
     run->status.tokens_sampled++;
     run->status.context_tokens++;
+    if (agent_turn_is_spent(run->agent, (int64_t)run->output_ids.count)) {
+        run->options->engine.cancel(run->options->engine.context, run->sequence);
+    }
     return chat_parser_push(run->parser, event->token, error);
 }
 

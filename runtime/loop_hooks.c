@@ -64,8 +64,8 @@ static struct view last_answer(const struct run *run) {
     return view_of(NULL, 0);
 }
 
-static void stop_work(uv_work_t *work) {
-    struct run *run = work->data;
+static void stop_work(void *context) {
+    struct run *run = context;
     const struct hook_subject subject = {
         .session = view_of_text(run->recorder.session.text),
         .reason = view_of_text(agent_stop_name(agent_stop(run->agent))),
@@ -75,9 +75,8 @@ static void stop_work(uv_work_t *work) {
     run->step_result = run_hooks(run, HOOK_STOP, &subject, &run->step_error);
 }
 
-static void stop_done(uv_work_t *work, int status) {
-    struct run *run = work->data;
-    ASSERT(status == 0); /* it is never cancelled in the pool's queue */
+static void stop_done(void *context) {
+    struct run *run = context;
     run->step_is_running = false;
     const struct hook_report *report = &run->call.report;
     bool goes_on = is_ok(run->step_result) && report->is_refused && !report->is_cancelled;
@@ -96,7 +95,5 @@ void run_check_stop(struct run *run) {
     run_hooks_renew(run);
     run->step_is_running = true;
     run->status.activity = "hook";
-    run->work.data = run;
-    int status = uv_queue_work(&run->loop->uv, &run->work, stop_work, stop_done);
-    ASSERT(status == 0); /* fails only without a work function */
+    loop_job_start(run->loop, &run->job, stop_work, stop_done, run);
 }

@@ -1,7 +1,8 @@
 /* Between the files of the loop: events and effects (loop.c), the life of runs (loop_runs.c), their steps on
  * workers (loop_steps.c), generations (loop_generation.c), calls (loop_calls.c, loop_hooks.c), what other threads
- * send (loop_channel.c), what a person does (loop_input.c, loop_commands.c, loop_status.c), what starts beside the prompt
- * (loop_prepare.c), compaction (loop_compaction.c) and what is shown (loop_view.c). See loop.h. Thread: loop.
+ * send (loop_channel.c), threads for long work (loop_workers.c), what a person does (loop_input.c,
+ * loop_commands.c, loop_status.c), what starts beside the prompt (loop_prepare.c), compaction
+ * (loop_compaction.c) and what is shown (loop_view.c). See loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
 #define HEARTH_RUNTIME_LOOP_INTERNAL_H
@@ -48,6 +49,29 @@ struct waiting_decision {
     char kind[16], subject[300], decider[16], reason[300];
 };
 
+/* Work that may block for long, on a thread of its own. */
+struct loop_job {
+    struct loop_job *next;
+    void (*work)(void *context); /* on that thread */
+    void (*done)(void *context); /* then on the loop's */
+    void *context;
+    uv_work_t pooled; /* instead, when there is no thread */
+};
+
+struct loop_jobs {
+    struct loop_job *first, *last;
+};
+
+struct loop_workers {
+    struct loop *loop;
+    uv_mutex_t lock; /* guards the rest, `all` apart */
+    uv_cond_t changed;
+    struct loop_jobs waiting, ended; /* ended: on their way to the loop */
+    size_t waiting_count, idle;
+    bool is_closing;
+    struct loop_worker *all;
+};
+
 struct run_channel {
     struct loop *loop;
     uv_mutex_t lock;                  /* guards the rest */
@@ -59,10 +83,15 @@ struct run_channel {
 struct loop {
     uv_loop_t uv;
     struct run_channel channel; /* of the run that has no other */
-    uv_async_t wake;            /* keeps the loop alive while there are runs */
+    struct loop_workers workers;
+    uv_timer_t timer; /* of loop_wait */
+    void (*timer_came)(void *context);
+    void *timer_context;
+    uv_async_t wake; /* keeps the loop alive while there are runs */
     /* In the order in which they were started. One goes only in a callback of its own, never while the list is
      * walked; new ones come at the end. */
     struct run *first;
+    int shown;          /* events that are being shown to listeners */
     struct run *person; /* the run that a person's input belongs to; null: none */
     struct output *output;
 };
@@ -93,13 +122,14 @@ struct run {
     struct tool_time *tool_times; /* [declared.tool_count] */
     char cache_trouble[560];      /* as told */
 
-    uv_work_t prepare; /* on its worker while is_preparing */
+    struct loop_job prepare; /* on its thread while is_preparing */
     bool is_preparing;
     result prepare_result;
     struct error prepare_error;
 
     /* the step on a worker */
-    uv_work_t work;
+    uv_work_t work;      /* of one that is short, */
+    struct loop_job job; /* and of a call or hooks */
     bool step_is_running;
     struct agent_effect step;
     result step_result;
@@ -163,6 +193,9 @@ void run_limit_snapshots(struct run *run);
 void run_dispatch(struct run *run, const struct agent_event *event);
 
 /* ---- loop_runs.c ---- */
+/* To the listener: remarks that the turn just recorded holds; the end of a turn. */
+void run_say_given(struct run *run);
+void run_say_turned(struct run *run);
 /* Ends what is left of a run when nothing of it is under way any more: then *run is gone. The last thing that a
  * callback does which may be the last one of its run. */
 void run_leave(struct run *run);
@@ -221,6 +254,20 @@ MUST_CHECK result
 run_channel_take_output(struct run_channel *channel, bool is_last, struct buffer *out);
 /* Records what waits. Thread: the step's. Expected errors: those of the store. */
 MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
+
+/* ---- loop_workers.c ---- */
+void loop_workers_init(struct loop_workers *workers, struct loop *loop);
+void loop_workers_deinit(struct loop_workers *workers); /* while no job is there */
+/* The job stays where it is until `done`, and may be used again in it. */
+void loop_job_start(
+    struct loop *loop,
+    struct loop_job *job,
+    void (*work)(void *context),
+    void (*done)(void *context),
+    void *context
+);
+/* Calls `done` of those that have ended. */
+void loop_jobs_came(struct loop *loop);
 
 /* ---- loop_input.c ---- */
 void run_take_input(struct run *run, const struct run_input *input);

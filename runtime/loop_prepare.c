@@ -3,8 +3,8 @@
  * loop_internal.h. */
 #include "loop_internal.h"
 
-static void prepare_work(uv_work_t *work) {
-    struct run *run = work->data;
+static void prepare_work(void *context) {
+    struct run *run = context;
     const struct run_preparation *preparation = run->options->preparation;
     run->prepare_result = preparation->prepare(preparation->context, &run->prepare_error);
 }
@@ -37,10 +37,9 @@ result run_declare(struct run *run, const struct run_declared *declared, struct 
                : agent_declare(run->agent, declared->tools, declared->tool_count, error);
 }
 
-static void prepare_done(uv_work_t *work, int status) {
-    struct run *run = work->data;
+static void prepare_done(void *context) {
+    struct run *run = context;
     const struct run_preparation *preparation = run->options->preparation;
-    ASSERT(status == 0); /* never cancelled in the pool's queue */
     run->is_preparing = false;
     if (run->is_ending) {
         run_leave(run);
@@ -65,9 +64,7 @@ static void prepare_done(uv_work_t *work, int status) {
 void run_prepare(struct run *run) {
     run->is_preparing = run->options->preparation != NULL;
     if (run->is_preparing) {
-        run->prepare.data = run;
-        int status = uv_queue_work(&run->loop->uv, &run->prepare, prepare_work, prepare_done);
-        ASSERT(status == 0); /* fails only without a work function */
+        loop_job_start(run->loop, &run->prepare, prepare_work, prepare_done, run);
     }
 }
 

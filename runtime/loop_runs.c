@@ -141,6 +141,60 @@ void run_leave(struct run *run) {
     free(run);
 }
 
+void run_say_given(struct run *run) {
+    if (run->step.remark_count > 0 && run->listener.given != NULL) {
+        run->listener.given(run->listener.context, run->step.remark_count);
+    }
+}
+
+void run_say_turned(struct run *run) {
+    if (run->listener.turned != NULL) {
+        const struct run_turned turned = {
+            .turns = agent_turns(run->agent),
+            .tokens = agent_tokens_sampled(run->agent),
+            .calls = agent_calls(run->agent),
+            .digest = agent_turn_digest(run->agent),
+        };
+        run->listener.turned(run->listener.context, &turned);
+    }
+}
+
+/* ---- what may be done to it ----------------------------------------------------------------- */
+
+bool run_remark(struct run *run, struct view text) {
+    ASSERT(run->loop->shown == 0);
+    bool takes = !run->is_ending && text.length > 0 && utf8_is_valid(text) &&
+                 agent_takes_remark(run->agent, text.length);
+    if (takes) {
+        run_dispatch(run, &(struct agent_event){.type = AGENT_REMARK, .text = text});
+    }
+    return takes;
+}
+
+void run_cancel(struct run *run, const char *why) {
+    ASSERT(run->loop->shown == 0);
+    if (!run->is_ending) {
+        run_limit_snapshots(run);
+        run_dispatch(
+            run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(why)}
+        );
+    }
+}
+
+void run_set_share(struct run *run, const struct agent_share *share) {
+    ASSERT(run->loop->shown == 0);
+    if (!run->is_ending) {
+        run_dispatch(run, &(struct agent_event){.type = AGENT_SHARE, .share = *share});
+    }
+}
+
+void run_set_effort(struct run *run, int32_t effort) {
+    ASSERT(run->loop->shown == 0);
+    if (!run->is_ending) {
+        run_dispatch(run, &(struct agent_event){.type = AGENT_EFFORT, .effort = effort});
+    }
+}
+
 /* ---- the beginning -------------------------------------------------------------------------- */
 
 result loop_start(
@@ -150,7 +204,7 @@ result loop_start(
     struct run **out,
     struct error *error
 ) {
-    ASSERT(listener->ended != NULL);
+    ASSERT(listener->ended != NULL && loop->shown == 0);
     ASSERT(options->output == NULL || options->output == loop->output);
     struct run *run = calloc(1, sizeof *run);
     if (run == NULL) {

@@ -144,11 +144,15 @@ static void step_done(uv_work_t *work, int status) {
         run_show_session(run);
         run_show_cache_trouble(run);
     }
+    if (type == AGENT_RECORD_TURN_END) {
+        run_say_turned(run);
+    }
     struct agent_event event = {.type = AGENT_RECORDED};
     if (type == AGENT_RECORD_TURN && !run->prompt_fits) {
         event.type = AGENT_DOES_NOT_FIT;
     } else if (type == AGENT_RECORD_TURN) {
         run_show_person(run);
+        run_say_given(run);
         event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
     }
     run_dispatch(run, &event);

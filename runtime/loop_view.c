@@ -5,6 +5,11 @@ int64_t run_now_ms(const struct run *run) {
     return clock_monotonic_ms(&run->options->clock);
 }
 
+/* 0: none. */
+static int64_t shown_limit(int64_t limit) {
+    return limit != AGENT_NO_LIMIT ? limit : 0;
+}
+
 void run_status_update(struct run *run) {
     struct run_status *status = &run->status;
     int64_t now = run_now_ms(run);
@@ -17,9 +22,10 @@ void run_status_update(struct run *run) {
     int32_t left = agent_context_due_at(run->agent) - status->context_tokens;
     status->context_left = left > 0 ? left : 0;
     status->turns_max = agent_turns_max(run->agent);
-    status->tokens_max = run->options->agent.tokens_max;
+    status->tokens_max = shown_limit(agent_tokens_max(run->agent));
     status->calls = narrow_i32(agent_calls(run->agent));
-    status->calls_max = narrow_i32(run->options->agent.calls_max);
+    int64_t calls_max = shown_limit(agent_calls_max(run->agent));
+    status->calls_max = (int32_t)(calls_max < INT32_MAX ? calls_max : INT32_MAX);
     status->effort = agent_chat_options(run->agent).effort;
     if (run->is_generating && run->output_ids.count > 1) {
         int64_t elapsed = now - run->first_token_ms;
@@ -35,7 +41,9 @@ void run_show(struct run *run, struct run_event *event) {
         display_event(run->options->display, event);
     }
     if (run->listener.event != NULL) {
+        run->loop->shown++;
         run->listener.event(run->listener.context, event);
+        run->loop->shown--;
     }
 }
 
