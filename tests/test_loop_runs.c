@@ -1,4 +1,4 @@
-/* Many runs in one loop: real agents, parsers and stores, a scripted engine that writes for all of them at once, and
+/* Many runs in one loop: real agents, parsers and one store, a scripted engine that writes for all of them at once, and
  * tools that each know whose they are. */
 #include "crowd_engine.h"
 #include "runtime/host.h"
@@ -28,7 +28,6 @@ struct fixture;
 struct member {
     struct fixture *fixture;
     int number;
-    struct session_store *store;
     struct run_channel *channel;
     struct run *run; /* null: not started, or over */
     uint64_t sequence;
@@ -59,6 +58,7 @@ struct fixture {
     char directory[64];
     struct text_model model;
     struct tool_declarations declarations;
+    struct session_store *store; /* of all */
     struct loop *loop;
     struct crowd_engine *engine;
     struct member *members; /* [count] */
@@ -186,7 +186,7 @@ static void ended(void *context, const struct run_ended *end) {
 static void setup(struct fixture *fixture, int count) {
     struct error error = {0};
     *fixture = (struct fixture){.count = count};
-    /* In memory where there is such a place: these are many stores, and each of their batches is synced. */
+    /* In memory where there is such a place: each of many steps is synced. */
     const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     (void)snprintf(fixture->directory, sizeof fixture->directory, "%s/hearth-runs-XXXXXX", base);
     assert_non_null(mkdtemp(fixture->directory));
@@ -194,6 +194,12 @@ static void setup(struct fixture *fixture, int count) {
     assert_true(is_ok(tool_declarations_make(
         NULL, TOOL_DIALECT_HEARTH, TOOL_SET_DEFAULT, &fixture->declarations, &error
     )));
+    const struct session_store_options store = {
+        .state_dir = fixture->directory,
+        .mode = SESSION_READ_WRITE,
+        .program = "test",
+        .clock = clock_real()};
+    assert_true(is_ok(session_store_open(&fixture->store, &store, &error)));
     assert_true(is_ok(loop_create(&fixture->loop, &error)));
     fixture->engine = crowd_engine_create(fixture->loop, fixture->model.tokenizer);
     fixture->members = calloc((size_t)count, sizeof *fixture->members);
@@ -205,13 +211,8 @@ static void setup(struct fixture *fixture, int count) {
 static void member_open(struct fixture *fixture, int number) {
     struct member *member = &fixture->members[number];
     struct error error = {0};
-    char state[128];
     member->fixture = fixture;
     member->number = number;
-    assert_true(snprintf(state, sizeof state, "%s/%d", fixture->directory, number) > 0);
-    const struct session_store_options store = {
-        .state_dir = state, .mode = SESSION_READ_WRITE, .program = "test", .clock = clock_real()};
-    assert_true(is_ok(session_store_open(&member->store, &store, &error)));
     assert_true(is_ok(run_channel_create(&member->channel, fixture->loop, &error)));
     (void)snprintf(member->words, sizeof member->words, "words of %d", number);
     (void)snprintf(member->answer, sizeof member->answer, "I see.</think>Answer %d.", number);
@@ -239,7 +240,7 @@ static void member_open(struct fixture *fixture, int number) {
              .effort = 50,
              .context_max = 16384},
         .tools_json = buffer_view(&fixture->declarations.json),
-        .store = member->store,
+        .store = fixture->store,
         .clock = clock_real(),
     };
 }
@@ -282,7 +283,6 @@ static void teardown(struct fixture *fixture) {
     for (int i = 0; i < fixture->count; i++) {
         struct member *member = &fixture->members[i];
         assert_int_equal(crowd_engine_ends(fixture->engine, member->sequence), member->ended);
-        session_store_close(member->store);
     }
     crowd_engine_destroy(fixture->engine);
     loop_destroy(fixture->loop); /* which asserts that no handle is left */
@@ -294,6 +294,7 @@ static void teardown(struct fixture *fixture) {
     (void)pthread_cond_destroy(&fixture->changed);
     (void)pthread_mutex_destroy(&fixture->lock);
     free(fixture->members);
+    session_store_close(fixture->store);
     remove_tree(fixture->directory);
 }
 
@@ -301,8 +302,10 @@ static struct session_tree *load(const struct member *member) {
     struct error error = {0};
     const struct session_load_options options = {.with_tokens = true};
     struct session_tree *tree = NULL;
-    assert_true(is_ok(session_load(member->store, &member->session, &options, &tree, &error)));
-    assert_true(is_ok(session_store_verify(member->store, &error)));
+    assert_true(
+        is_ok(session_load(member->fixture->store, &member->session, &options, &tree, &error))
+    );
+    assert_true(is_ok(session_store_verify(member->fixture->store, &error)));
     return tree;
 }
 
