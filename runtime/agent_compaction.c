@@ -25,24 +25,12 @@ bool agent_can_compact(const struct agent *agent) {
     return messages[agent->context_messages - 1].role == CHAT_ASSISTANT;
 }
 
-/* Whether the host wrote a message of the user's role: as agent_texts.c and agent.c word them. */
-static bool is_of_host(const struct chat_message *message) {
-    static const char *const heads[] = {
-        "Your last turn ", "You called ", "Reasoning effort from now on"};
-    for (size_t i = 0; i < COUNT_OF(heads); i++) {
-        if (view_starts_with(message->content, view_of_text(heads[i]))) {
-            return true;
-        }
-    }
-    return agent_history_is_summary(message);
-}
-
 void agent_compaction_resume(struct agent *agent) {
     const struct chat_message *messages = chat_conversation_messages(agent->conversation);
     size_t count = chat_conversation_count(agent->conversation);
     agent->fresh_from = count;
     for (size_t i = count; i > 2 && agent->person_message == 0; i--) { /* 1 is the task */
-        if (messages[i - 1].role == CHAT_USER && !is_of_host(&messages[i - 1])) {
+        if (messages[i - 1].role == CHAT_USER && !agent_message_is_of_host(&messages[i - 1])) {
             agent->person_message = i - 1;
         }
     }

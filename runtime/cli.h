@@ -117,6 +117,11 @@ cli_input(const char *word, bool word_is_path, struct buffer *out, struct error 
 /* Writes to standard output, to a terminal with controls and marks of direction as escapes; false when that
  * failed (said on standard error). */
 bool cli_print(struct view text);
+/* The same; on a terminal words that do not fit go to the next row, under `indent`, or two columns behind where
+ * a line begins with blanks. */
+bool cli_print_wrapped(struct view text, size_t indent);
+/* Columns of the terminal on standard output; 0: it is none. */
+int cli_width(void);
 /* "3.2 GiB" */
 MUST_CHECK result cli_put_bytes(struct buffer *out, uint64_t bytes, struct error *error);
 /* The state directory: what --state names, else the user's configuration, else the usual place; `make`: the

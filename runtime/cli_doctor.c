@@ -19,6 +19,8 @@ static const struct cli_option doctor_options[] = {
     {"json", 0, NULL, "one JSON object"},
 };
 
+#define TEXT_COLUMN 17 /* of a finding */
+
 enum finding { FINDING_GOOD, FINDING_WEAK, FINDING_BAD };
 
 /* Findings are collected as JSON and printed in either form. */
@@ -439,7 +441,8 @@ static int doctor_print(struct doctor *doctor) {
         return cli_fail_error(made, &doctor->error);
     }
     bool as_json = cli_has(doctor->arguments, "json");
-    if (!cli_print(buffer_view(as_json ? &doctor->json : &doctor->text))) {
+    if (!(as_json ? cli_print(buffer_view(&doctor->json))
+                  : cli_print_wrapped(buffer_view(&doctor->text), TEXT_COLUMN))) {
         return STATUS_DATA;
     }
     if (!as_json) {

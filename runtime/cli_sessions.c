@@ -1,6 +1,7 @@
 /* hearth sessions list: what was recorded; and what the commands of sessions share. Reads beside a running
  * writer. */
 #include "cli_sessions.h"
+#include "lines.h"
 
 #include "sandbox/sandbox.h"
 #include "sessions/session.h"
@@ -8,6 +9,8 @@
 #include <time.h>
 
 #define COLUMN_TASK_BYTES 60
+#define ID_BYTES_SHOWN    18 /* its time, and enough of what is random */
+#define TIME_BYTES_SHOWN  16 /* to the minute */
 
 static result open_as(
     const char *state, enum sessions_use use, struct session_store **store, struct error *error
@@ -77,8 +80,10 @@ static const struct cli_option list_options[] = {
     {"json", 0, NULL, "one JSON object a line"},
 };
 
-static result
-list_row(struct buffer *out, const struct session_summary *session, struct error *error) {
+/* On a terminal one row, with as much of the id as names the session and of the task as fits. */
+static result list_row(
+    struct buffer *out, const struct session_summary *session, int width, struct error *error
+) {
     char created[32];
     sessions_time_text(session->created_ms, created);
     CLEANUP(buffer_deinit) struct buffer task;
@@ -86,26 +91,33 @@ list_row(struct buffer *out, const struct session_summary *session, struct error
     struct view first = session->begin.task;
     size_t newline = view_find(first, view_of_text("\n"), 0);
     first = view_slice(first, 0, newline == SIZE_MAX ? first.length : newline);
-    first = view_slice(first, 0, COLUMN_TASK_BYTES);
+    first = view_slice(first, 0, width > 0 ? first.length : COLUMN_TASK_BYTES);
     first.length = utf8_valid_prefix(first);
     TRY(sessions_put_text(&task, first, error));
-    return buffer_append_format(
-        out,
+    CLEANUP(buffer_deinit) struct buffer row;
+    buffer_init(&row, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append_format(
+        &row,
         error,
-        "%s  %s  %-11s %3" PRId64 " turns  %s\n",
+        "%.*s  %.*s  %-11s %3" PRId64 " turns  %s",
+        width > 0 ? ID_BYTES_SHOWN : SESSION_ID_LENGTH,
         session->id.text,
+        width > 0 ? TIME_BYTES_SHOWN : (int)sizeof created,
         created,
         session_status_name(session->status),
         session->usage.turns,
         buffer_text(&task)
-    );
+    ));
+    struct view shown = buffer_view(&row);
+    TRY(buffer_append(out, width > 0 ? text_in_columns(shown, width) : shown, error));
+    return buffer_append_byte(out, '\n', error);
 }
 
 static result
 list_write(const struct session_list *list, bool as_json, struct buffer *out, struct error *error) {
     for (size_t i = 0; i < list->count; i++) {
         if (!as_json) {
-            TRY(list_row(out, &list->sessions[i], error));
+            TRY(list_row(out, &list->sessions[i], cli_width(), error));
             continue;
         }
         struct json_writer writer;

@@ -216,12 +216,11 @@ static int sessions_rewind(const struct cli_arguments *arguments) {
         made = buffer_append_format(
             &text,
             &error,
-            "session %s ends behind turn %" PRId64 " now; %zu files put back%s%s\n",
+            "session %s ends behind turn %" PRId64 " now; %zu file%s put back\n",
             branch.id.text,
             branch.index + 1,
             undone.files,
-            undone.files > 0 ? ", as they were before: snapshot " : "",
-            undone.files > 0 ? undone.before : ""
+            undone.files == 1 ? "" : "s"
         );
     }
     return sessions_print(made, &error, &text);
@@ -265,9 +264,9 @@ static int sessions_undo(const struct cli_arguments *arguments) {
         made = buffer_append_format(
             &text,
             &error,
-            "%zu files put back; as they were before: snapshot %s\n",
+            "%zu file%s put back\n",
             undone.files,
-            undone.before
+            undone.files == 1 ? "" : "s"
         );
     }
     return sessions_print(made, &error, &text);

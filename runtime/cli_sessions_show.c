@@ -6,6 +6,7 @@
 #include "sessions/session.h"
 #include <inttypes.h>
 
+#define LABEL_COLUMNS  10 /* "workspace " */
 #define LINEAGE_DIGITS 16 /* shown of 64 */
 
 /* Each line with a prefix. */
@@ -425,6 +426,9 @@ static int sessions_show(const struct cli_arguments *arguments) {
         made = cli_has(arguments, "json")   ? show_json(tree, &text, &error)
                : cli_has(arguments, "tree") ? show_tree(tree, &text, &error)
                                             : show_text(tree, options.with_outputs, &text, &error);
+    }
+    if (is_ok(made) && !cli_has(arguments, "json")) {
+        return cli_print_wrapped(buffer_view(&text), LABEL_COLUMNS) ? STATUS_DONE : STATUS_DATA;
     }
     return sessions_print(made, &error, &text);
 }

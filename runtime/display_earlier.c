@@ -1,5 +1,5 @@
 /* What a session that goes on has said before: its end, compact. See display_internal.h. */
-#include "agent_history_texts.h"
+#include "agent.h"
 #include "display_internal.h"
 
 #include "markdown.h"
@@ -14,7 +14,8 @@
 static size_t first_shown(const struct run_event *event) {
     size_t rounds = 0;
     for (size_t i = event->earlier_count; i > 1; i--) { /* the first message is the system's */
-        rounds += event->earlier[i - 1].role == CHAT_USER ? 1 : 0;
+        const struct chat_message *message = &event->earlier[i - 1];
+        rounds += message->role == CHAT_USER && !agent_message_is_of_host(message) ? 1 : 0;
         if (rounds == ROUNDS_SHOWN) {
             return i - 1;
         }
@@ -109,9 +110,9 @@ void display_put_earlier(
     }
     for (size_t i = from; i < event->earlier_count; i++) {
         const struct chat_message *message = &event->earlier[i];
-        if (agent_history_is_summary(message)) {
-            const struct excerpt summary = {.style = STYLE_DIM, .prefix = "# | "};
-            lines_excerpt(lines, &summary, message->content);
+        if (agent_message_is_of_host(message)) { /* a summary too */
+            const struct excerpt told = {.style = STYLE_DIM, .prefix = "# | "};
+            lines_excerpt(lines, &told, message->content);
         } else if (message->role == CHAT_USER) {
             lines_excerpt(lines, &(struct excerpt){.prefix = "you: "}, message->content);
         } else if (message->role == CHAT_ASSISTANT && message->content.length > 0) {

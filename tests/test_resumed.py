@@ -33,6 +33,24 @@ def play(place, messages, turns, *options):
 # ---- what is seen --------------------------------------------------------------------------------
 
 
+def test_what_the_host_told_the_model_is_not_shown_as_the_persons():
+    with Place() as place:
+        with Screen(place, place.command(), [say("answer 0"), say("answer 1")]) as screen:
+            screen.idle()
+            screen.enter("first")
+            screen.wait("answer 0", "waiting | ")
+            screen.enter("/effort 20")
+            screen.wait("from the next turn on")
+            screen.enter("second")
+            screen.wait("answer 1", "waiting | ")
+            screen.keys("C-d")
+            screen.ended()
+        with Screen(place, place.command("--resume", "last"), []) as screen:
+            text = screen.idle()
+            assert "# | Reasoning effort from now on: 20 of 100.\nyou: second\n" in text, text
+            assert text.count("you: ") == 2, text
+
+
 def test_the_end_of_the_conversation_is_shown():
     test_cli.needs_sandbox()
     with Place() as place:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import termios
 import time
+import unicodedata
 
 import test_cli
 
@@ -627,6 +628,49 @@ def test_a_stop_from_outside_is_as_good_as_a_key():
             screen.wait("> a line")
             screen.type(" goes on")
             screen.wait("> a line goes on")
+
+
+def rows_of(place, *arguments, width=80):
+    """What a command writes on a terminal of that width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    process = subprocess.Popen([PROGRAM, *arguments, "--state", str(place.state)], stdin=slave, stdout=slave,
+                               stderr=subprocess.STDOUT, env=place.environment([], TERM="xterm-256color"))
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(master, 65536):
+            seen += piece
+    os.close(master)
+    assert process.wait() == 0, seen
+    return seen.decode().replace("\r\n", "\n").rstrip("\n").split("\n")
+
+
+def test_what_is_listed_and_shown_fits_the_terminal():
+    with Place() as place:
+        task = "a task of so many words that they do not fit into one row of the terminal \u4e2d\u6587 " * 3
+        subprocess.run([*place.command("--json"), task], env=place.environment([say("word " * 60)]), check=True,
+                       stdout=subprocess.PIPE)
+        piped = subprocess.run([PROGRAM, "sessions", "list", "--state", str(place.state)], check=True,
+                               env=place.environment([]), stdout=subprocess.PIPE).stdout.decode()
+        for width in (80, 60, 120):
+            rows = rows_of(place, "sessions", "list", width=width)
+            assert len(rows) == 1 and width - 4 < columns(rows[0]) <= width, rows
+            assert piped.startswith(rows[0][:18]) and "done" in rows[0] and ("a task" in rows[0]) == (width > 60), rows
+            shown = rows_of(place, "sessions", "show", "last", width=width)
+            wide = [row for row in shown if columns(row) > width and " " in row.strip()]
+            assert not wide, wide
+            plain = subprocess.run([PROGRAM, "sessions", "show", "last", "--state", str(place.state)], check=True,
+                                   env=place.environment([]), stdout=subprocess.PIPE).stdout.decode()
+            assert plain.split() == " ".join(shown).split()  # nothing is lost
+            assert any(row.startswith("          ") for row in shown), shown
+            doctor = rows_of(place, "doctor", width=width)
+            wide = [row for row in doctor if columns(row) > width and " " in row.strip()]
+            assert not wide, wide
+
+
+def columns(text):
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def test_hearth_alone_is_an_interactive_run():
