@@ -1,6 +1,7 @@
 /* Inside of sessions/: the store, prepared statements without SQLite's header, lock and migrations.
  *
- * session_store.c alone knows SQLite; the other files speak to it through `struct statement`.
+ * session_store.c and session_statement.c alone know SQLite; the other files speak to it through `struct
+ * statement`.
  */
 #ifndef HEARTH_SESSIONS_SESSION_INTERNAL_H
 #define HEARTH_SESSIONS_SESSION_INTERNAL_H
@@ -57,6 +58,11 @@ struct session_store {
 /* For what takes more than one statement without a transaction. */
 struct session_store *store_lock(struct session_store *store);
 void store_unlock(struct session_store **store); /* for CLEANUP */
+
+/* `code` is the one SQLite just returned on this store's connection. */
+MUST_CHECK result store_fail(const struct session_store *store, int code, struct error *error);
+/* Whether the database still lies where it was opened. */
+MUST_CHECK result store_check_place(struct session_store *store, struct error *error);
 
 /* Several appends as one: in the batch of the caller, or (is_own) in one of their own, which
  * store_step_end commits, or undoes when `status` is a failure. */

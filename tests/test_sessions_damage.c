@@ -495,6 +495,42 @@ static void version_2_becomes_the_shipped_schema(void **state) {
     assert_int_equal(access(backup, F_OK), 0);
 }
 
+/* Of version 4 everything stays; a fork takes all messages of its turn, and there was no swarm. */
+static void version_4_becomes_the_shipped_schema(void **state) {
+    const struct folder *folder = *state;
+    make_version_1(folder);
+    struct session_versions four = session_versions_shipped();
+    four.target = 4;
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    MUST(open_as_version(folder, four, &store, &must_error));
+    struct session_list *list = NULL;
+    MUST(session_list_load(store, NULL, &list, &must_error));
+    struct session_id id = list->sessions[0].id;
+    session_list_destroy(list);
+    session_store_cleanup(&store);
+    run_sql(
+        folder->database,
+        "INSERT INTO agent (id, session, created_ms, name, tools, seed, temperature, top_p, effort,"
+        " fork_of) SELECT substr(a.id, 1, 35) || 'f', s.number, 5, 'fork', '', 1, 0, 1, 0,"
+        " (SELECT min(number) FROM turn) FROM agent a JOIN session s ON s.number ="
+        " (SELECT number FROM session ORDER BY created_ms DESC, number DESC LIMIT 1) LIMIT 1;"
+    );
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    assert_int_equal(count_rows(store, "PRAGMA user_version"), SESSION_SCHEMA_VERSION);
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    MUST(session_load(store, &id, NULL, &tree, &must_error));
+    assert_int_equal(tree->swarm_count + tree->mail_count, 0);
+    const struct session_agent *fork = &tree->agents[tree->agent_count - 1];
+    assert_text(fork->name, "fork");
+    assert_int_equal(fork->fork_messages, -1);
+    assert_true(fork->turn_count >= 1 && fork->turns[0].is_inherited);
+    assert_true(fork->turns[0].message_count > 0);
+    assert_null(fork->node);
+    char backup[PATH_BYTES];
+    join(backup, folder->state, "sessions.db.version-4");
+    assert_int_equal(access(backup, F_OK), 0);
+}
+
 /* ------------------------------------------------------------------- crash ---- */
 
 #define CRASH_ROUNDS 50
@@ -641,6 +677,7 @@ int main(void) {
         STORE_TEST(version_1_becomes_the_shipped_schema),
         STORE_TEST(version_1_contracts_are_carried_over),
         STORE_TEST(version_2_becomes_the_shipped_schema),
+        STORE_TEST(version_4_becomes_the_shipped_schema),
         STORE_TEST(kill_at_any_instant_loses_nothing_acknowledged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -446,6 +446,48 @@ static void swarm_of_a_dead_writer_is_over(void **state) {
     session_store_cleanup(&store);
 }
 
+/* What no append can write, and a file from elsewhere may hold. */
+static void rows_of_a_hostile_file_are_refused(void **state) {
+    const struct folder *folder = *state;
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    struct session_id id = record_swarm(store);
+    MUST(store_execute(store, "PRAGMA ignore_check_constraints=ON", &must_error));
+    static const char *const hostile[] = {
+        "UPDATE node SET is_ended = 2",
+        "UPDATE node SET tokens_max = -1",
+        "UPDATE node SET turns = -1",
+        "UPDATE node SET changed_lines = -9223372036854775807",
+        "UPDATE node SET verdict = CAST(x'ff' AS TEXT)",
+        "UPDATE swarm SET calls_max = -1",
+        "UPDATE swarm SET is_merged = 7",
+        "UPDATE swarm SET why = CAST(x'c0' AS TEXT)",
+        "UPDATE mail SET state = 3",
+    };
+    for (size_t i = 0; i < COUNT_OF(hostile); i++) {
+        MUST(session_batch_begin(store, &must_error)); // which loads see, and which is undone
+        MUST(store_execute(store, hostile[i], &must_error));
+        struct session_tree *tree = NULL;
+        struct error error = {0};
+        result status = session_load(store, &id, NULL, &tree, &error);
+        if (status.code != RESULT_CORRUPT) {
+            fail_msg("%s: code %d", hostile[i], status.code);
+        }
+        assert_null(tree);
+        session_batch_rollback(store);
+    }
+    // A fork of itself, in its own session.
+    MUST(store_execute(
+        store,
+        "UPDATE agent SET fork_of = (SELECT max(number) FROM turn WHERE turn.agent = agent.number)"
+        " WHERE parent IS NULL",
+        &must_error
+    ));
+    struct session_tree *tree = NULL;
+    struct error error = {0};
+    assert_int_equal(session_load(store, &id, NULL, &tree, &error).code, RESULT_CORRUPT);
+}
+
 static void deleted_session_takes_its_swarm_along(void **state) {
     const struct folder *folder = *state;
     CLEANUP(session_store_cleanup) struct session_store *store = NULL;
@@ -602,6 +644,7 @@ int main(void) {
         STORE_TEST(full_mailbox_takes_no_more),
         STORE_TEST(mail_agrees_with_a_model),
         STORE_TEST(swarm_of_a_dead_writer_is_over),
+        STORE_TEST(rows_of_a_hostile_file_are_refused),
         STORE_TEST(deleted_session_takes_its_swarm_along),
         STORE_TEST(snapshots_of_nodes_are_referred_to),
         STORE_TEST(runs_of_many_threads_share_the_writer),
