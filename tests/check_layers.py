@@ -25,7 +25,7 @@ ENGINE_PUBLIC = ["engine/engine.h", "engine/sampling.h", "engine/tokenizer.h", "
                  "engine/grammar_vocabulary.h"]
 SANDBOX_PUBLIC = ["sandbox/sandbox.h", "sandbox/workspace.h", "sandbox/workspace_merge.h", "sandbox/worktree.h", "sandbox/beneath.h", "sandbox/command.h"]
 TOOLS_PUBLIC = ["tools/tool.h", "tools/tool_schema.h", "tools/tool_mcp.h", "tools/tool_fetch.h", "tools/tool_agents.h"]
-SESSIONS_PUBLIC = ["sessions/session.h", "sessions/importer.h", "sessions/exporter.h", "sessions/replay.h"]
+SESSIONS_PUBLIC = ["sessions/session.h", "sessions/session_swarm.h", "sessions/importer.h", "sessions/exporter.h", "sessions/replay.h"]
 KERNELS_PUBLIC = ["kernels/backend.h", "kernels/tensor.h", "kernels/formats.h"]
 PUBLIC = ["base/*"] + ENGINE_PUBLIC + SANDBOX_PUBLIC + TOOLS_PUBLIC + SESSIONS_PUBLIC + KERNELS_PUBLIC
 
