@@ -453,6 +453,59 @@ static void interrupt_keeps_everything(void **state) {
     teardown(&fixture);
 }
 
+static result write_subject(
+    void *context,
+    struct view name,
+    struct view arguments,
+    struct tool_subject *out,
+    struct error *error
+) {
+    (void)context, (void)name, (void)arguments, (void)error;
+    *out = (struct tool_subject){.tool = "write", .effects = TOOL_WRITES};
+    return OK;
+}
+
+/* The person interrupts while the file is read that a call would write over. */
+static result interrupted_overwrite(
+    void *context,
+    struct view name,
+    struct view arguments,
+    struct tool_overwrite *out,
+    struct error *error
+) {
+    struct fake_tools *tools = context;
+    (void)name, (void)arguments, (void)error;
+    *out = (struct tool_overwrite){.is_there = true, .bytes = 1};
+    (void)kill(getpid(), SIGTERM);
+    while (!tools->is_cancelled) {
+        (void)usleep(1000);
+    }
+    return OK;
+}
+
+static void interrupt_before_a_call_is_shown_withdraws_it(void **state) {
+    (void)state;
+    static const struct fake_turn turns[] = {{.text = CALL("write", "content", "text")}};
+    struct error error = {0};
+    struct permission *permission = NULL;
+    const struct permission_options ask = {.policy = PERMISSION_ASK};
+    assert_true(is_ok(permission_create(&permission, &ask, &error)));
+    struct fixture fixture;
+    setup(&fixture, DISPLAY_PLAIN, turns, COUNT_OF(turns));
+    fixture.options.handles_signals = true;
+    fixture.options.permission = permission;
+    fixture.options.tools.subject = write_subject;
+    fixture.options.tools.overwrite = interrupted_overwrite;
+    run(&fixture);
+    assert_int_equal(fixture.outcome.stop, AGENT_STOP_INTERRUPT);
+    assert_int_equal(fixture.tools.calls, 0);
+    assert_true(wrote(&fixture, "> write"));
+    assert_true(wrote(&fixture, "cancelled before it was allowed"));
+    assert_false(wrote(&fixture, "? may"));
+    teardown(&fixture);
+    permission_destroy(permission);
+}
+
 static void closed_output_stops_the_run(void **state) {
     (void)state;
     static const struct fake_turn turns[] = {{.text = "x\n", .is_endless = true, .delay_us = 100}};
@@ -644,6 +697,7 @@ int main(void) {
         cmocka_unit_test(engine_failure_is_recorded),
         cmocka_unit_test(tool_that_cannot_be_confined_is_refused),
         cmocka_unit_test(interrupt_keeps_everything),
+        cmocka_unit_test(interrupt_before_a_call_is_shown_withdraws_it),
         cmocka_unit_test(closed_output_stops_the_run),
         cmocka_unit_test(loop_runs_twice),
         cmocka_unit_test(cut_turns_are_recorded_and_told),

@@ -120,6 +120,23 @@ def test_a_fork_under_another_model_is_resumed_in_its_turn():
         assert texts == ["first answer", "second answer", "third answer", "fourth answer"], texts
 
 
+def test_clear_goes_on_with_the_model_that_runs():
+    with session() as one:
+        other = other_model(one)
+        with one.run([say("first answer"), say("second answer"), say("third answer")]) as run:
+            run.wait("idle")
+            begin(run, "one")
+            change(run, other)
+            begin(run, "two")
+            run.send("command", command="clear")
+            run.wait("finished")
+            begin(run, "three")
+            run.end()
+        begun = [event for event in run.events if event["event"] == "session"][-1]
+        assert begun["model"] == str(other) and begun["model_digest"] == "1" * 64, begun
+        assert messages_of(one.tree_of("last"))[1:] == [("user", "three"), ("assistant", "third answer")]
+
+
 def test_a_model_that_cannot_be_used_changes_nothing():
     with session() as one:
         broken = other_model(one, "broken")
