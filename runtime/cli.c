@@ -23,6 +23,7 @@ const struct cli_command *const cli_commands[] = {
     &command_sessions_rewind,
     &command_sessions_undo,
     &command_sessions_prune,
+    &command_sessions_delete,
     &command_cache_show,
     &command_cache_verify,
     &command_cache_evict,

@@ -134,7 +134,8 @@ MUST_CHECK result cli_state(
 /* ---- the commands, by file ---- */
 extern const struct cli_command command_run;
 extern const struct cli_command command_sessions_list, command_sessions_show, command_sessions_fork,
-    command_sessions_diff, command_sessions_rewind, command_sessions_undo, command_sessions_prune;
+    command_sessions_diff, command_sessions_rewind, command_sessions_undo, command_sessions_prune,
+    command_sessions_delete;
 extern const struct cli_command command_cache_show, command_cache_verify, command_cache_evict,
     command_cache_export, command_cache_import;
 extern const struct cli_command command_model_inspect, command_model_tokens, command_model_render,

@@ -19,7 +19,7 @@
 #define RETENTION_AT_END_MS 2000 /* what a person waits at most */
 
 static const struct cli_option run_options_table[] = {
-    {"resume", 0, "ID", "go on with a recorded session: an id, its beginning, or 'last'"},
+    {"resume", 0, "ID", "go on with a session: an id, its beginning, or 'last'"},
     {"directory", 'C', "DIR", "the workspace to work in (default: the current directory)"},
     {"worktree", 0, NULL, "work in a copy of the workspace with a repository of its own"},
     {"model", 0, "DIR", "model in the official layout (default: the bundled one)"},
@@ -470,7 +470,7 @@ const struct cli_command command_run = {
     .text =
         "The task is the argument, or standard input. The agent reads, edits and runs commands\n"
         "in the workspace, confined to it. Every step is recorded in the state directory.\n"
-        "With --resume a recorded session goes on in its workspace, from the exact tokens of its\n"
+        "With --resume a recorded session ('last': the newest of DIR) goes on in its workspace, from the exact tokens of its\n"
         "context; the task, if there is one, is a new message. Refused: another model, a "
         "workspace\n"
         "that is gone, a state directory in use (3); unknown or damaged sessions (5).\n"

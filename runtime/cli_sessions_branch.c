@@ -32,7 +32,7 @@ static int branch_open(struct branch *branch, enum sessions_use use) {
     const struct cli_arguments *arguments = branch->arguments;
     const char *word = arguments->word_count > 0 ? arguments->words[0] : "last";
     struct error error = {0};
-    result found = session_resolve(branch->store, view_of_text(word), &branch->id, &error);
+    result found = session_place_resolve(branch->store, word, NULL, &branch->id, &error);
     if (is_ok(found)) {
         found = session_load(branch->store, &branch->id, NULL, &branch->tree, &error);
     }
@@ -175,9 +175,9 @@ const struct cli_command command_sessions_fork = {
     .path = "sessions fork",
     .operands = "[ID]",
     .summary = "a new session that goes on behind a turn of a recorded one",
-    .text = "ID is an id, the beginning of one, or 'last' (the default). The new session refers to "
-            "the\n"
-            "turns before it, nothing is copied; its id is printed first. Files are not changed.\n",
+    .text = "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
+        "directory. The new session refers to the turns before it, nothing is copied; its id is\n"
+        "printed first. Files are not changed.\n",
     .options = fork_options,
     .option_count = COUNT_OF(fork_options),
     .words_max = 1,
@@ -231,8 +231,8 @@ const struct cli_command command_sessions_rewind = {
     .operands = "[ID] --turn N",
     .summary = "take a session and its files back to an earlier turn",
     .text =
-        "ID is an id, the beginning of one, or 'last' (the default). The turns behind stay in the\n"
-        "record and leave the context. Files that calls behind the turn changed become what they\n"
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
+        "directory. The turns behind stay in the record and leave the context. Files that calls behind the turn changed become what they\n"
         "were; refused, with names, when somebody else changed one of them since.\n",
     .options = rewind_options,
     .option_count = COUNT_OF(rewind_options),
@@ -277,8 +277,8 @@ const struct cli_command command_sessions_undo = {
     .operands = "[ID]",
     .summary = "take back the files of the newest call that changed some",
     .text =
-        "ID is an id, the beginning of one, or 'last' (the default). The context stays; once more\n"
-        "takes back the call before. Refused, with names, when somebody else changed a file "
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
+        "directory. The context stays; once more takes back the call before. Refused, with names, when somebody else changed a file "
         "since.\n",
     .options = undo_options,
     .option_count = COUNT_OF(undo_options),
@@ -379,8 +379,9 @@ const struct cli_command command_sessions_diff = {
     .operands = "[ID]",
     .summary = "what a session changed in its workspace, as a patch",
     .text =
-        "ID is an id, the beginning of one, or 'last' (the default). The patch is for git apply\n"
-        "or patch -p1; on a terminal control characters are shown as escapes.\n",
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
+        "directory. The patch is for git apply or patch -p1; on a terminal binary files are left\n"
+        "out, and control characters are shown as escapes.\n",
     .options = diff_options,
     .option_count = COUNT_OF(diff_options),
     .words_max = 1,

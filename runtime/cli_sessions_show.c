@@ -2,6 +2,7 @@
 #include "cli_sessions.h"
 #include "cli_sessions_tree.h"
 #include "generation_settings.h"
+#include "session_place.h"
 
 #include "sessions/session.h"
 #include <inttypes.h>
@@ -418,7 +419,7 @@ static int sessions_show(const struct cli_arguments *arguments) {
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     struct error error = {0};
-    result made = session_resolve(store, view_of_text(word), &id, &error);
+    result made = session_place_resolve(store, word, NULL, &id, &error);
     if (is_ok(made)) {
         made = session_load(store, &id, &options, &tree, &error);
     }
@@ -437,7 +438,8 @@ const struct cli_command command_sessions_show = {
     .path = "sessions show",
     .operands = "[ID]",
     .summary = "everything one session did",
-    .text = "ID is an id, the beginning of one, or 'last' (the default).\n",
+    .text = "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
+            "current directory.\n",
     .options = show_options,
     .option_count = COUNT_OF(show_options),
     .words_max = 1,

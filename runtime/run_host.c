@@ -4,6 +4,7 @@
 #include "front_lines.h"
 #include "paths.h"
 #include "run_tools.h"
+#include "session_place.h"
 #include "terminal.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -134,8 +135,9 @@ load_record(struct run_host *host, const struct run_settings *settings, struct e
     TRY(open_store(host, settings, SESSION_READ_WRITE, error));
     const struct session_load_options everything = {.with_tokens = true};
     struct session_id id;
-    struct view name = view_of_text(cli_value(settings->arguments, "resume"));
-    TRY(session_resolve(host->store, name, &id, error));
+    const char *word = cli_value(settings->arguments, "resume");
+    const char *directory = cli_value(settings->arguments, "directory");
+    TRY(session_place_resolve(host->store, word, directory, &id, error));
     return session_load(host->store, &id, &everything, &host->record, error);
 }
 

@@ -8,10 +8,30 @@
  */
 #include "session_place.h"
 
+#include "paths.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 
 #define AGE_SLACK_MS 2000 /* clocks of file systems lag */
+
+result session_place_resolve(
+    struct session_store *store,
+    const char *word,
+    const char *directory,
+    struct session_id *out,
+    struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer here = {0};
+    if (strcmp(word, "last") == 0) {
+        TRY_NOTE(
+            error,
+            path_directory(directory != NULL ? directory : ".", &here, error),
+            "'last' is of a workspace"
+        );
+    }
+    return session_resolve(store, view_of_text(word), buffer_view(&here), out, error);
+}
 
 /* When a run of the session last began there, and looked. */
 static int64_t last_begin_ms(const struct session_tree *record) {

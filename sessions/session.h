@@ -391,6 +391,12 @@ MUST_CHECK result session_rewind(
     struct session_store *store, const struct session_rewind_begin *begin, struct error *error
 );
 
+/* Removes a session that does not run and all that is recorded of it; not within a batch. What it was is
+ * overwritten in the database. Expected errors: INVALID_INPUT (there is none, or it runs; forks refer to
+ * its turns: they are named). */
+MUST_CHECK result
+session_delete(struct session_store *store, const struct session_id *session, struct error *error);
+
 /* The newest turn of the root agent whose calls are all answered, at most `index_max` (INT64_MAX: any),
  * rewound ones apart. Expected errors: NOT_FOUND. */
 MUST_CHECK result session_last_whole_turn(
@@ -492,10 +498,15 @@ void session_snapshots_destroy(struct session_snapshots *snapshots);
 void session_snapshots_cleanup(struct session_snapshots **snapshots); /* for CLEANUP */
 
 /* A full id, a unique prefix of at least SESSION_ID_PREFIX_MIN characters (either case), or
- * "last". Expected errors: NOT_FOUND, INVALID_INPUT (no id, too short, or ambiguous: two
+ * "last": the newest session of a workspace or of a copy of it; `workspace` "": of all. Expected errors:
+ * NOT_FOUND (names the newest of all, if there is one), INVALID_INPUT (no id, too short, or ambiguous: two
  * candidates are named). */
 MUST_CHECK result session_resolve(
-    struct session_store *store, struct view text, struct session_id *out, struct error *error
+    struct session_store *store,
+    struct view text,
+    struct view workspace,
+    struct session_id *out,
+    struct error *error
 );
 
 struct session_message {

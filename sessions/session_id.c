@@ -5,7 +5,8 @@
 #include <errno.h>
 #include <sys/random.h>
 
-#define SHOWN_BYTES 60 /* of what a person gave for an id */
+#define SHOWN_BYTES 60  /* of what a person gave for an id */
+#define PLACE_BYTES 180 /* of a directory in a message */
 
 result session_id_create(struct session_id *out, const struct clock *clock, struct error *error) {
     ASSERT(out != NULL && clock != NULL);
@@ -53,17 +54,37 @@ read_resolved_id(struct statement *s, struct session_id *out, bool *found, struc
     return OK;
 }
 
-static result
-resolve_last(struct session_store *store, struct session_id *out, struct error *error) {
+/* The newest session; one of the workspace comes before all others. */
+static result resolve_last(
+    struct session_store *store, struct view workspace, struct session_id *out, struct error *error
+) {
     CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
     TRY(statement_begin(
-        &s, store, "SELECT id FROM session ORDER BY created_ms DESC, number DESC LIMIT 1", error
+        &s,
+        store,
+        "SELECT id, ?1 = '' OR workspace = ?1 OR worktree_of = ?1 AS is_here,"
+        " iif(worktree_of = '', workspace, worktree_of) FROM session"
+        " ORDER BY is_here DESC, created_ms DESC, number DESC LIMIT 1",
+        error
     ));
+    statement_bind_text(&s, 1, workspace);
     struct session_id id = {""};
     bool found = false;
     TRY(read_resolved_id(&s, &id, &found, error));
     if (!found) {
         FAIL(error, NOT_FOUND, "no sessions recorded yet in %s", store->directory);
+    }
+    if (statement_i64(&s, 1) == 0) {
+        struct view here = view_slice(workspace, 0, PLACE_BYTES);
+        struct view other = view_slice(statement_bytes(&s, 2), 0, PLACE_BYTES);
+        FAIL(
+            error,
+            NOT_FOUND,
+            "no session of %.*s yet; the newest one is %s, of %.*s",
+            VIEW_ARGUMENTS(here),
+            id.text,
+            VIEW_ARGUMENTS(other)
+        );
     }
     *out = id;
     return OK;
@@ -97,10 +118,14 @@ check_prefix(struct view text, char prefix[SESSION_ID_LENGTH + 1], struct error 
 }
 
 result session_resolve(
-    struct session_store *store, struct view text, struct session_id *out, struct error *error
+    struct session_store *store,
+    struct view text,
+    struct view workspace,
+    struct session_id *out,
+    struct error *error
 ) {
     if (view_equals_text(text, "last")) {
-        return resolve_last(store, out, error);
+        return resolve_last(store, workspace, out, error);
     }
     char prefix[SESSION_ID_LENGTH + 1] = {0};
     TRY(check_prefix(text, prefix, error));

@@ -140,7 +140,7 @@ static result run(const char *model, const char *state, struct error *error) {
     CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
     struct session_id id;
     TRY(session_store_open(&store, &options, error));
-    TRY(session_resolve(store, view_of_text("last"), &id, error));
+    TRY(session_resolve(store, view_of_text("last"), view_of_text(""), &id, error));
     TRY(session_load(store, &id, &everything, &tree, error));
     ASSERT(tree->agent_count > 0);
     const struct engine_options engine_options = {

@@ -115,7 +115,7 @@ def test_a_diff_does_not_command_a_terminal():
         check(scratch.run(task["prompt"], *GREEDY), 0)
         ours, theirs = pty.openpty()
         done = subprocess.run([test_cli.HEARTH, "sessions", "diff", "--state", str(scratch.state)],
-                              stdin=subprocess.DEVNULL, stdout=theirs, check=False)
+                              cwd=scratch.work, stdin=subprocess.DEVNULL, stdout=theirs, check=False)
         os.close(theirs)
         shown = os.read(ours, 65536)
         os.close(ours)

@@ -5,6 +5,7 @@ Each test is a function; output follows cmocka's, so that tests/summarize.py cou
 is the bundled one, greedy, so that what it does is known: given SLOW_TASK its first step is to run
 tests.py. Only loopback, only temporary directories.
 """
+import contextlib
 import functools
 import json
 import os
@@ -25,7 +26,7 @@ HEARTH = os.path.abspath(sys.argv[1])
 MINI = ROOT / "examples" / "mini"
 COMMANDS = [
     "run", "sessions list", "sessions show", "sessions fork", "sessions diff",
-    "sessions rewind", "sessions undo", "sessions prune", "cache show",
+    "sessions rewind", "sessions undo", "sessions prune", "sessions delete", "cache show",
     "cache verify",
     "cache evict", "cache export", "cache import", "config accept", "config path", "config", "doctor", "model inspect", "model tokens",
     "model render", "model parse", "model logits", "model synth", "model bench", "tool list",
@@ -102,9 +103,23 @@ class Scratch:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+def here(state):
+    """The directory in which 'last' is the newest session of a state directory; None: there is none such."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{state}/sessions.db?mode=ro", uri=True)) as database:
+            [place] = database.execute(
+                "SELECT iif(worktree_of = '', workspace, worktree_of) FROM session"
+                " ORDER BY created_ms DESC, number DESC LIMIT 1").fetchone()
+    except (sqlite3.Error, TypeError):
+        return None
+    return place if os.path.isdir(place) else None
+
+
 def hearth(*arguments, text="", environment=None, timeout=300):
+    state = arguments[arguments.index("--state") + 1] if "--state" in arguments else None
     return subprocess.run(
         [HEARTH, *arguments], input=text.encode(), stdout=subprocess.PIPE,
+        cwd=here(state) if state and os.path.isabs(state) else None,
         stderr=subprocess.PIPE, env=dict(os.environ, **(environment or {})), timeout=timeout)
 
 

@@ -408,7 +408,8 @@ def record(one, *arguments, count=2):
 def plain(one, *arguments):
     """A command of its own: (exit status, output, what it says)."""
     done = subprocess.run([PROGRAM, *arguments, "--state", str(one.state)], capture_output=True, text=True,
-                          env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")), check=False)
+                          cwd=test_cli.here(one.state), check=False,
+                          env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")))
     return done.returncode, done.stdout, done.stderr
 
 

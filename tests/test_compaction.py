@@ -51,7 +51,7 @@ class World(Scratch):
         where = [] if "--resume" in arguments else ["-C", str(self.work)]
         return subprocess.Popen(
             [SCRIPTED, "run", *arguments, *where, "--state", self.state, "--json"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.work,
             env=dict(os.environ, HEARTH_SCRIPT=str(path), HEARTH_SCRIPT_LOG=str(log),
                      **(environment or {})))
 
@@ -68,7 +68,7 @@ class World(Scratch):
     def tree(self):
         done = subprocess.run(
             [SCRIPTED, "sessions", "show", "last", "--json", "--tokens", "--state", self.state],
-            stdout=subprocess.PIPE, check=True,
+            stdout=subprocess.PIPE, check=True, cwd=self.work,
             env=dict(os.environ, HEARTH_SCRIPT=str(self.path / "script.json")))
         return json.loads(done.stdout)
 
@@ -156,7 +156,7 @@ def test_a_summary_by_a_fork_takes_the_place_of_the_middle():
         assert after["evaluated"] == 0 and after["reused"] == event["tokens_after"], after
         shown = subprocess.run(
             [SCRIPTED, "sessions", "show", "last", "--state", world.state], stdout=subprocess.PIPE, check=True,
-            env=dict(os.environ, HEARTH_SCRIPT=str(world.path / "script.json"))).stdout.decode()
+            cwd=world.work, env=dict(os.environ, HEARTH_SCRIPT=str(world.path / "script.json"))).stdout.decode()
         assert f"the context of {event['tokens_before']} tokens was made shorter" in shown, shown
         # The fork's context is the old one, and a request of a few tokens behind it.
         forks = [ids for sequence, ids in world.contexts if sequence == 2]

@@ -37,7 +37,7 @@ def start(scratch, script, *arguments):
     path.write_text(json.dumps(script))
     return subprocess.Popen(
         [test_cli.HEARTH, "run", *arguments, "--state", scratch.state, "--json"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=scratch.work,
         env=dict(os.environ, HEARTH_SCRIPT=str(path)))
 
 

@@ -26,7 +26,7 @@ import time
 
 import test_cli
 
-PROGRAM = sys.argv[1]
+PROGRAM = os.path.abspath(sys.argv[1])
 BESIDE = pathlib.Path(PROGRAM).resolve().parent  # what lies in /tmp is never shown inside
 WAIT = 60  # seconds for an event; a busy machine is slow
 
@@ -64,7 +64,7 @@ class Session:
         if "--resume" not in arguments:
             command += ["-C", str(self.work)]
         run = Run(subprocess.Popen(
-            command + list(arguments), env=environment, stdin=subprocess.PIPE,
+            command + list(arguments), env=environment, stdin=subprocess.PIPE, cwd=test_cli.here(self.state),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         try:
             yield run
@@ -88,11 +88,12 @@ class Session:
     def hearth(self, *arguments):
         done = subprocess.run(
             [PROGRAM, *arguments, "--state", str(self.state)], stdout=subprocess.PIPE, check=True,
-            env=dict(os.environ, HEARTH_SCRIPT=str(self.folder / "script.json")))
+            cwd=test_cli.here(self.state), env=dict(os.environ, HEARTH_SCRIPT=str(self.folder / "script.json")))
         return done.stdout.decode()
 
     def tree(self):
-        return json.loads(self.hearth("sessions", "show", "last", "--json", "--tokens"))
+        [[newest]] = self.select("SELECT id FROM session ORDER BY created_ms DESC, number DESC LIMIT 1")
+        return json.loads(self.hearth("sessions", "show", newest, "--json", "--tokens"))
 
     def select(self, query):
         with contextlib.closing(sqlite3.connect(self.state / "sessions.db")) as database:

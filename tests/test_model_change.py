@@ -98,7 +98,7 @@ def test_a_fork_under_another_model_is_resumed_in_its_turn():
         # This engine's digest says in which place a model was opened: the first is never the second.
         refused = subprocess.run(
             [PROGRAM, "run", "--resume", "last", "--interactive", "--state", str(one.state)], input="",
-            text=True, env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
+            cwd=one.work, text=True, env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
             capture_output=True)
         assert refused.returncode == 3 and "another model" in refused.stderr, refused
         with contextlib.closing(sqlite3.connect(one.state / "sessions.db")) as database:

@@ -357,7 +357,7 @@ def test_state_directory_may_be_named_relative_to_here():
     with Scratch() as scratch:
         recorded(scratch)
         here = os.path.relpath(scratch.state)
-        check(hearth("run", "--resume", "last", "--max-turns", "1", "--state", here), 4)
+        check(hearth("run", "--resume", scratch.tree()["id"], "--max-turns", "1", "--state", here), 4)
 
 
 def test_each_refusal_has_its_status_and_names_the_reason():
@@ -367,10 +367,11 @@ def test_each_refusal_has_its_status_and_names_the_reason():
         check(hearth("run", "--resume", "last", "--state", missing), 5, err="no sessions recorded yet")
         assert not os.path.exists(missing)
         recorded(scratch)
+        named = scratch.tree()["id"]
         check(resume(scratch, session="0123456789"), 5, err="no session '0123456789'")
         check(resume(scratch, session="01"), 2, err="too short")
         check(resume(scratch, session="zebra"), 2, err="is no session id")
-        check(resume(scratch, "-C", str(scratch.path)), 2, err="works in .*, not in")
+        check(resume(scratch, "-C", str(scratch.path), session=named), 2, err="works in .*, not in")
         check(resume(scratch, "--tools", "shell,search"), 2, err="--tools can only take away")
         check(resume(scratch, "--model", str(scratch.path / "no")), 5, err="model")
         model = scratch.path / "other"
@@ -381,9 +382,9 @@ def test_each_refusal_has_its_status_and_names_the_reason():
         assert len(set(test_cli.re.findall(rb"[0-9a-f]{16}\b", done.stderr))) >= 2, done.stderr
         moved = scratch.path / "moved"
         scratch.work.rename(moved)
-        check(resume(scratch), 3, err="the workspace of session .* is gone")
+        check(resume(scratch, session=named), 3, err="the workspace of session .* is gone")
         scratch.work.symlink_to(moved)
-        check(resume(scratch), 3, err="is a link to .*/moved now; to go on there add -C")
+        check(resume(scratch, session=named), 3, err="is a link to .*/moved now; to go on there add -C")
         scratch.work.unlink()
         moved.rename(scratch.work)
         # Nothing of all that changed the record.

@@ -93,7 +93,7 @@ def test_a_program_sees_what_it_always_saw():
         plain = subprocess.run(
             [PROGRAM, "run", "--interactive", "--state", str(one.state), "--resume", "last"],
             env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
-            input=b"", stdout=subprocess.PIPE, timeout=WAIT, check=True).stdout.decode()
+            input=b"", stdout=subprocess.PIPE, cwd=one.work, timeout=WAIT, check=True).stdout.decode()
         assert "\nyou: one\nfirst\nyou: two\nsecond\n" in plain, plain
 
 

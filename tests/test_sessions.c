@@ -361,7 +361,8 @@ static void reader_without_records_says_so(void **state) {
     store = open_or_fail(folder, SESSION_READ_WRITE);
     struct session_id id = {""};
     assert_int_equal(
-        session_resolve(store, view_of_text("last"), &id, &error).code, RESULT_NOT_FOUND
+        session_resolve(store, view_of_text("last"), view_of_text(""), &id, &error).code,
+        RESULT_NOT_FOUND
     );
     session_store_cleanup(&store);
 }
@@ -411,6 +412,42 @@ static void list_is_newest_first_and_filters(void **state) {
     assert_int_equal(list->count, 0);
 }
 
+static void last_is_of_the_workspace_or_of_a_copy_of_it(void **state) {
+    const struct folder *folder = *state;
+    struct error error = {0};
+    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    static const struct {
+        const char *workspace, *of;
+    } made[] = {{"/w", ""}, {"/other", ""}, {"/copies/1", "/w"}, {"/w/below", ""}};
+    struct session_id ids[COUNT_OF(made)];
+    for (size_t i = 0; i < COUNT_OF(made); i++) {
+        const struct session_begin begin = {
+            .task = view_of_text("t"),
+            .workspace = view_of_text(made[i].workspace),
+            .worktree_of = view_of_text(made[i].of),
+        };
+        MUST(session_create(store, &begin, &ids[i], &must_error));
+    }
+    static const struct {
+        const char *workspace;
+        size_t last;
+    } wanted[] = {{"/w", 2}, {"/other", 1}, {"/copies/1", 2}, {"/w/below", 3}, {"", 3}};
+    for (size_t i = 0; i < COUNT_OF(wanted); i++) {
+        struct session_id found = {""};
+        struct view workspace = view_of_text(wanted[i].workspace);
+        MUST(session_resolve(store, view_of_text("last"), workspace, &found, &must_error));
+        assert_string_equal(found.text, ids[wanted[i].last].text);
+    }
+    struct session_id none = {""};
+    struct view nowhere = view_of_text("/w/");
+    result looked = session_resolve(store, view_of_text("last"), nowhere, &none, &error);
+    assert_int_equal(looked.code, RESULT_NOT_FOUND);
+    assert_non_null(strstr(error.message, ids[3].text));
+    assert_non_null(strstr(error.message, "/w/below"));
+    assert_string_equal(none.text, "");
+}
+
 static void id_resolves_by_unique_prefix(void **state) {
     const struct folder *folder = *state;
     struct error error = {0};
@@ -421,25 +458,35 @@ static void id_resolves_by_unique_prefix(void **state) {
     struct session_id found = {""};
     assert_true(first.text[14] == '7' && strchr("89ab", first.text[19]) != NULL);
     assert_true(strncmp(first.text, second.text, SESSION_ID_LENGTH) < 0);
-    MUST(session_resolve(store, view_of_text(first.text), &found, &must_error));
+    MUST(session_resolve(store, view_of_text(first.text), view_of_text(""), &found, &must_error));
     assert_string_equal(found.text, first.text);
-    MUST(session_resolve(store, view_of(second.text, 35), &found, &must_error));
+    MUST(session_resolve(store, view_of(second.text, 35), view_of_text(""), &found, &must_error));
     assert_string_equal(found.text, second.text);
-    MUST(session_resolve(store, view_of_text("last"), &found, &must_error));
+    MUST(session_resolve(store, view_of_text("last"), view_of_text(""), &found, &must_error));
     assert_string_equal(found.text, second.text);
     struct view prefix = view_of(first.text, 8); // the same minute
-    assert_refused(session_resolve(store, prefix, &found, &error), &error, second.text);
-    assert_refused(session_resolve(store, view_of_text("01"), &found, &error), &error, "short");
+    assert_refused(
+        session_resolve(store, prefix, view_of_text(""), &found, &error), &error, second.text
+    );
+    assert_refused(
+        session_resolve(store, view_of_text("01"), view_of_text(""), &found, &error),
+        &error,
+        "short"
+    );
     struct view hostile = view_of_text("0192' OR 1=1");
-    assert_refused(session_resolve(store, hostile, &found, &error), &error, "no session id");
+    assert_refused(
+        session_resolve(store, hostile, view_of_text(""), &found, &error), &error, "no session id"
+    );
     struct view absent = view_of_text("ffff0000");
-    assert_int_equal(session_resolve(store, absent, &found, &error).code, RESULT_NOT_FOUND);
+    assert_int_equal(
+        session_resolve(store, absent, view_of_text(""), &found, &error).code, RESULT_NOT_FOUND
+    );
     char upper[SESSION_ID_LENGTH + 1];
     for (size_t i = 0; i <= SESSION_ID_LENGTH; i++) {
         char c = first.text[i];
         upper[i] = (char)(c >= 'a' && c <= 'f' ? c - 'a' + 'A' : c);
     }
-    MUST(session_resolve(store, view_of_text(upper), &found, &must_error));
+    MUST(session_resolve(store, view_of_text(upper), view_of_text(""), &found, &must_error));
     assert_string_equal(found.text, first.text);
 }
 
@@ -530,6 +577,7 @@ int main(void) {
         STORE_TEST(reader_without_records_says_so),
         STORE_TEST(list_is_newest_first_and_filters),
         STORE_TEST(id_resolves_by_unique_prefix),
+        STORE_TEST(last_is_of_the_workspace_or_of_a_copy_of_it),
         cmocka_unit_test(network_file_systems_are_known),
         cmocka_unit_test(arena_refuses_more_than_its_ceiling),
         STORE_TEST(ended_session_goes_on_and_remembers_its_end),

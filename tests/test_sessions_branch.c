@@ -51,6 +51,24 @@ fork_at(struct session_store *store, const struct session_id *session, int64_t i
     return id;
 }
 
+static int64_t rows_in_all_tables(struct session_store *store) {
+    int64_t sum = 0;
+    char tables[4096];
+    MUST(store_query_text(
+        store,
+        "SELECT group_concat('SELECT count(*) AS n FROM ' || name, ' UNION ALL ') FROM "
+        "sqlite_master"
+        " WHERE type = 'table' AND name NOT LIKE 'sqlite_%'",
+        tables,
+        sizeof tables,
+        &must_error
+    ));
+    char query[5000];
+    (void)snprintf(query, sizeof query, "SELECT sum(n) FROM (%s)", tables);
+    MUST(store_query_i64(store, query, &sum, &must_error));
+    return sum;
+}
+
 static void go_on(struct session_store *store, const struct session_id *session) {
     const struct session_resume_begin begin = {.backend = view_of_text("cpu")};
     MUST(session_resume(store, session, &begin, &must_error));
@@ -335,6 +353,67 @@ static void decisions_and_compactions_come_back(void **state) {
     session_store_cleanup(&store);
 }
 
+/* A session with a row in every table. */
+static struct session_id make_everything(struct session_store *store, const char *secret) {
+    struct session_id session = record_session(store, secret);
+    struct session_tree *tree = load(store, &session);
+    const struct session_id agent = tree->agents[0].id;
+    session_tree_destroy(tree);
+    go_on(store, &session);
+    int64_t turn = whole_turn(store, &agent);
+    const struct session_decision_begin decision = {
+        .session = session, .turn = turn, .kind = view_of_text("tool")};
+    MUST(session_decision_append(store, &decision, &must_error));
+    const struct session_compaction_begin compaction = {
+        .turn = turn, .tokens_before = 9, .tokens_after = 1, .summary = view_of_text(secret)};
+    MUST(session_compaction_append(store, &compaction, &must_error));
+    rewind_to(store, &session, SESSION_REWIND_WORKSPACE_ONLY);
+    const struct session_end end = {.status = SESSION_DONE};
+    MUST(session_finish(store, &session, &end, &must_error));
+    return session;
+}
+
+static bool file_holds(const char *path, const char *suffix, const char *secret) {
+    char name[4096];
+    CLEANUP(buffer_deinit) struct buffer bytes;
+    buffer_init(&bytes, (size_t)64 << 20);
+    (void)snprintf(name, sizeof name, "%s%s", path, suffix);
+    return is_ok(file_read(name, &bytes, NULL)) &&
+           view_find(buffer_view(&bytes), view_of_text(secret), 0) != SIZE_MAX;
+}
+
+static void deleted_session_leaves_nothing_and_waits_for_its_forks(void **state) {
+    static const char secret[] = "a text that nobody else has";
+    struct session_store *store = open_or_fail(*state, SESSION_READ_WRITE);
+    struct error error = {0};
+    struct session_id kept = make_everything(store, "kept");
+    int64_t before = rows_in_all_tables(store);
+    struct session_id gone = make_everything(store, secret);
+    assert_int_equal(
+        rows_in_all_tables(store), 2 * before
+    ); /* a row in every table, and all of them new */
+    struct session_id fork = fork_at(store, &gone, 2);
+    struct session_id fork_of_fork = fork_at(store, &fork, 2);
+    assert_refused(session_delete(store, &gone, &error), &error, fork.text);
+    assert_non_null(strstr(error.message, fork_of_fork.text)
+    ); /* it refers to the first one's turn */
+    MUST(session_delete(store, &fork, &must_error));
+    MUST(session_delete(store, &fork_of_fork, &must_error));
+    go_on(store, &gone);
+    assert_refused(session_delete(store, &gone, &error), &error, "runs");
+    const struct session_end end = {.status = SESSION_STOPPED};
+    MUST(session_finish(store, &gone, &end, &must_error));
+    assert_true(file_holds(store->path, "", secret) || file_holds(store->path, "-wal", secret));
+    MUST(session_delete(store, &gone, &must_error));
+    assert_refused(session_delete(store, &gone, &error), &error, "does not exist");
+    assert_int_equal(rows_in_all_tables(store), before);
+    assert_false(file_holds(store->path, "", secret) || file_holds(store->path, "-wal", secret));
+    MUST(session_store_verify(store, &must_error));
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = load(store, &kept);
+    assert_int_equal(tree->agents[0].turn_count, 3);
+    session_store_cleanup(&store);
+}
+
 static void damaged_fork_is_told(void **state) {
     struct session_store *store = open_or_fail(*state, SESSION_READ_WRITE);
     struct session_id first = make_session(store, "x");
@@ -357,6 +436,7 @@ int main(void) {
         STORE_TEST(turns_with_open_calls_are_no_place_to_go_back_to),
         STORE_TEST(lines_agree_with_a_simple_model),
         STORE_TEST(decisions_and_compactions_come_back),
+        STORE_TEST(deleted_session_leaves_nothing_and_waits_for_its_forks),
         STORE_TEST(damaged_fork_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,7 @@ import sys
 
 import test_cli
 from test_commands import begin, noise, plain, record, session
-from test_interactive import call, say
+from test_interactive import PROGRAM, call, say
 
 READS = (["list"], ["show"], ["diff"], ["prune", "--dry-run"])
 WRITES = (["fork"], ["undo"], ["rewind", "--turn", "1"])
@@ -59,6 +59,36 @@ def test_strange_ids_are_refused_in_one_line():
                 refused(one, ["sessions", command, name, *turn], 5, "session id")
             refused(one, ["sessions", command, "ffff", *turn], 5, "no session 'ffff'")
         refused(one, ["run", "--resume", "ffff"], 5, "no session 'ffff'")
+
+
+def test_last_is_of_the_directory_one_stands_in():
+    test_cli.needs_sandbox()
+    with session() as one:
+        first = record(one)
+        mine, one.work = one.work, one.folder / "other"
+        one.work.mkdir()
+        second = record(one)
+
+        def stand(place, *words):
+            done = subprocess.run(
+                [PROGRAM, *words, "--state", str(one.state)], cwd=place, capture_output=True, text=True,
+                env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")), check=False)
+            return done.returncode, done.stdout, done.stderr
+
+        for place, wanted in (mine, first), (one.work, second):
+            assert wanted in stand(place, "sessions", "show")[1]
+            assert wanted in stand(place, "sessions", "show", "last", "--json")[1]
+            assert f"forked from {wanted}" in stand(place, "sessions", "fork", "last")[1]
+        for words in (["show"], ["undo"], ["rewind", "--turn", "0"], ["diff", "last"], ["fork"]):
+            code, out, said = stand(one.folder, "sessions", *words)
+            assert code == 5 and not out and f"no session of {one.folder} yet; the newest one is" in said, said
+            assert str(one.work) in said and said.count("\n") == 1, said
+        assert (one.work / "f1").exists() and (mine / "f1").exists()
+        code, _, said = stand(one.folder, "run", "--resume", "last", "more")
+        assert code == 5 and "the newest one is" in said, said
+        (one.folder / "script.json").write_text('{"turns": [{"text": "Back."}]}')
+        code, out, said = stand(one.folder, "run", "--resume", "last", "-C", str(mine), "more", "--json")
+        assert code == 0 and f'"workspace":"{mine}"' in out, (out, said)
 
 
 def test_a_mistyped_place_stays_as_it_is():
@@ -174,15 +204,15 @@ def test_snapshots_that_are_deleted_end_the_run_and_are_begun_anew():
 def test_a_workspace_that_is_gone_leaves_what_needs_it_undone():
     test_cli.needs_sandbox()
     with session() as one:
-        record(one)
+        gone = record(one)
         shutil.rmtree(one.work)
-        assert "f1" in plain(one, "sessions", "diff", "--stat")[1]
-        assert plain(one, "sessions", "show")[0] == 0
-        for words in (["undo"], ["rewind", "--turn", "1"]):
+        assert "f1" in plain(one, "sessions", "diff", gone, "--stat")[1]
+        assert plain(one, "sessions", "show", gone)[0] == 0
+        for words in (["undo", gone], ["rewind", gone, "--turn", "1"]):
             refused(one, ["sessions", *words], 5, str(one.work), "is gone")
-        status, _, said = plain(one, "run", "--resume", "last", "more")
+        status, _, said = plain(one, "run", "--resume", gone, "more")
         assert status != 0 and said.count("\n") == 1 and str(one.work) in said, said
-        assert plain(one, "sessions", "fork")[0] == 0
+        assert plain(one, "sessions", "fork", gone)[0] == 0
         one.work.mkdir()
         goes_on(one)
 

@@ -70,7 +70,7 @@ class Place:
 
     def session(self):
         shown = subprocess.run([PROGRAM, "sessions", "show", "last", "--json", "--state", str(self.state)],
-                               env=self.environment([]), stdout=subprocess.PIPE, check=True)
+                               env=self.environment([]), cwd=self.work, stdout=subprocess.PIPE, check=True)
         return json.loads(shown.stdout)
 
 

@@ -116,10 +116,39 @@ def test_prune_removes_what_a_killed_run_left_without_changes():
         assert (counted["copies_removed"], counted["copies_kept"]) == (0, 1), counted
 
 
+def test_a_deleted_session_takes_its_snapshots_and_its_clean_copy_along():
+    test_cli.needs_sandbox()
+    with session() as one:
+        (one.work / "a").write_text("old\n")
+        work(one, call("echo new > a"), say("done"))
+        kept = one.tree()["id"]
+        work(one, call("echo secret > b"), call("rm b"), say("done"))
+        gone = one.tree()
+        fork = plain(one, "sessions", "fork", gone["id"], "--turn", "1")[1].split()[0]
+        copies = copies_of(one)
+        status, text, said = plain(one, "sessions", "delete")
+        assert status == 2 and not text, said
+        status, text, said = plain(one, "sessions", "delete", gone["id"])
+        assert status == 5 and not text and fork in said and said.count("\n") == 1, said
+        assert plain(one, "sessions", "delete", fork)[0] == 0
+        assert copies_of(one) == copies  # the other session is still there
+        status, text, said = plain(one, "sessions", "delete", gone["id"])
+        assert status == 0 and text == f"deleted session {gone['id']}\n" and not said, (text, said)
+        assert plain(one, "sessions", "show", gone["id"])[0] == 5
+        stores = list((one.state / "snapshots").iterdir())
+        counts = [sum(1 for path in store.rglob("objects/??/*")) for store in stores]
+        assert any(counts) and plain(one, "sessions", "diff", kept)[0] == 0, counts
+        assert "removed: 0 bytes" in plain(one, "sessions", "prune")[1], plain(one, "sessions", "prune")
+        status, text, said = plain(one, "sessions", "delete", kept)
+        assert status == 0 and "its copy of the workspace stays" in text and len(copies_of(one)) == 1, text
+        assert not any(path for store in stores for path in store.rglob("objects/??/*"))
+        assert (one.work / "a").read_text() == "old\n"
+
+
 def test_undo_and_rewind_are_refused_in_a_directory_made_since():
     test_cli.needs_sandbox()
     with session() as one:
-        record(one)
+        recorded = record(one)
         if subprocess.check_output(["stat", "-c", "%W", one.work]).strip() in (b"0", b"-"):
             print("no times of birth here")
             return
@@ -129,7 +158,7 @@ def test_undo_and_rewind_are_refused_in_a_directory_made_since():
         test_cli.shutil.rmtree(one.work)
         moved.rename(one.work)
         held = sorted(path.name for path in one.work.iterdir())
-        for words in (["undo"], ["rewind", "--turn", "0"]):
+        for words in (["undo", recorded], ["rewind", recorded, "--turn", "0"]):
             status, text, said = plain(one, "sessions", *words)
             assert status == 5 and not text and "another directory now" in said and "-C" in said, said
             assert sorted(path.name for path in one.work.iterdir()) == held
@@ -139,7 +168,7 @@ def test_undo_and_rewind_are_refused_in_a_directory_made_since():
         assert status == 0 and sorted(path.name for path in one.work.iterdir()) != held, (text, said)
         one.work.rename(moved)
         one.work.symlink_to(moved)
-        status, _, said = plain(one, "sessions", "undo")
+        status, _, said = plain(one, "sessions", "undo", recorded)
         assert status == 5 and "is a link to" in said, said
 
 
