@@ -353,7 +353,7 @@ static void decisions_and_compactions_come_back(void **state) {
     session_store_cleanup(&store);
 }
 
-/* A session with a row in every table. */
+/* A session with a row in every table but those of swarms. */
 static struct session_id make_everything(struct session_store *store, const char *secret) {
     struct session_id session = record_session(store, secret);
     struct session_tree *tree = load(store, &session);
