@@ -139,6 +139,7 @@ struct session_end {
     int64_t exit_status; /* of the program */
 };
 
+/* Swarms of it that have not ended end with it: their nodes are lost, mail that waits bounces. */
 MUST_CHECK result session_finish(
     struct session_store *store,
     const struct session_id *session,

@@ -76,13 +76,12 @@ result session_create(
     return OK;
 }
 
-result session_finish(
+static result finish_session(
     struct session_store *store,
     const struct session_id *session,
     const struct session_end *end,
     struct error *error
 ) {
-    ASSERT(end->status > SESSION_RUNNING && end->status <= SESSION_INTERRUPTED);
     CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
     TRY(statement_begin(
         &s,
@@ -99,6 +98,22 @@ result session_finish(
     statement_bind_text(&s, 6, end->commit_after);
     statement_bind_i64(&s, 7, end->exit_status);
     return statement_run_once(&s, "the session to finish does not exist or has ended", error);
+}
+
+result session_finish(
+    struct session_store *store,
+    const struct session_id *session,
+    const struct session_end *end,
+    struct error *error
+) {
+    ASSERT(end->status > SESSION_RUNNING && end->status <= SESSION_INTERRUPTED);
+    bool is_own = false;
+    TRY(store_step_begin(store, &is_own, error));
+    result status = finish_session(store, session, end, error);
+    if (is_ok(status)) {
+        status = session_swarms_end(store, session, error);
+    }
+    return store_step_end(store, is_own, status, error);
 }
 
 /* Keeps how the session had ended. */

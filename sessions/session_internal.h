@@ -199,6 +199,11 @@ MUST_CHECK result session_fork_point_find(
     struct error *error
 );
 
+/* What is open of a session's swarms ends with it: nodes are lost, mail bounces. Only in a batch. */
+MUST_CHECK result session_swarms_end(
+    struct session_store *store, const struct session_id *session, struct error *error
+);
+
 /* Memory that is freed as a whole, with a ceiling. */
 struct arena_chunk;
 struct arena {

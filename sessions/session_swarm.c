@@ -41,7 +41,7 @@ static result run_any(struct statement *statement, struct error *error) {
     bool row = false;
     result status = statement_step(statement, &row, error);
     if (is_failed(status)) {
-        statement->store->batch_failed = true; // both callers are in a batch
+        statement->store->batch_failed = true; // all callers are in one
     }
     return status;
 }
@@ -139,6 +139,28 @@ result session_swarm_finish(
         status = bounce_to_root(store, swarm, error);
     }
     return store_step_end(store, is_own, status, error);
+}
+
+result session_swarms_end(
+    struct session_store *store, const struct session_id *session, struct error *error
+) {
+#define OF_SESSION                                                                                 \
+    " IN (SELECT a.number FROM agent a JOIN session s ON s.number = a.session WHERE s.id = ?1)"
+    static const char *const steps[] = {
+        "UPDATE mail SET state = 2, settled_ms = ?2 WHERE state = 0 AND receiver" OF_SESSION,
+        "UPDATE node SET is_ended = 1, ended_ms = ?2, ending = 'interrupted', outcome = 'lost'"
+        " WHERE is_ended = 0 AND agent" OF_SESSION,
+        "UPDATE swarm SET is_ended = 1, ended_ms = ?2, outcome = 'interrupted'"
+        " WHERE is_ended = 0 AND root" OF_SESSION,
+    };
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        CLEANUP(statement_end) struct statement s = {NULL, NULL, 0};
+        TRY(statement_begin(&s, store, steps[i], error));
+        statement_bind_text(&s, 1, id_view(session));
+        statement_bind_i64(&s, 2, now_ms(store));
+        TRY(run_any(&s, error));
+    }
+    return OK;
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------- */

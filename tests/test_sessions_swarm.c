@@ -435,6 +435,19 @@ static void swarm_of_a_dead_writer_is_over(void **state) {
         assert_int_equal(tree->mail[0].state, SESSION_MAIL_BOUNCED);
         session_store_cleanup(&store);
     }
+    // One that was ended over the heads of its nodes looks the same.
+    store = open_or_fail(folder, SESSION_READ_WRITE);
+    struct swarm_fixture other = start_swarm(store);
+    (void)send_mail(store, &other.a, &other.b, "1");
+    const struct session_end failed = {.status = SESSION_FAILED};
+    MUST(session_finish(store, &other.session, &failed, &must_error));
+    CLEANUP(session_tree_cleanup) struct session_tree *tree = NULL;
+    MUST(session_load(store, &other.session, NULL, &tree, &must_error));
+    assert_text(agent_of(tree, other.b.text)->node->end.outcome, "lost");
+    assert_text(tree->swarms[0].end.outcome, "interrupted");
+    assert_int_equal(tree->mail[0].state, SESSION_MAIL_BOUNCED);
+    assert_int_equal(count_rows(store, "SELECT count(*) FROM node WHERE is_ended = 0"), 0);
+    session_store_cleanup(&store);
     // The session goes on, with another swarm.
     store = open_or_fail(folder, SESSION_READ_WRITE);
     const struct session_resume_begin again = {0};
