@@ -139,6 +139,21 @@ static void put_changed(struct change *change, char mark, struct view line) {
     change->is_cut |= !put_line(change->lines, style, prefix, change->form.line_bytes, line);
 }
 
+/* Lines that stay between two changes: those beside them. */
+static void put_kept(struct change *change, const struct view *kept, size_t count) {
+    size_t hidden = count > 2 * CONTEXT_LINES + 1 ? count - 2 * CONTEXT_LINES : 0;
+    for (size_t i = 0; i < count; i++) {
+        if (hidden == 0 || i < CONTEXT_LINES || i >= count - CONTEXT_LINES) {
+            put_changed(change, ' ', kept[i]);
+        } else if (i == CONTEXT_LINES && change->shown < change->form.lines_max) {
+            char note[64];
+            int length = snprintf(note, sizeof note, "... %zu lines stay ...", hidden);
+            ASSERT(length > 0);
+            lines_put_line(change->lines, STYLE_DIM, change->form.prefix, view_of_text(note));
+        }
+    }
+}
+
 /* Counts of common lines: table[i][j] for the lines from i of the one and from j of the other. */
 static uint16_t *
 make_table(const struct view *a, size_t rows, const struct view *b, size_t columns) {
@@ -170,9 +185,14 @@ static void put_middle(
     while (i < rows || j < columns) {
         bool is_both = i < rows && j < columns;
         if (table != NULL && is_both && view_equals(a[i], b[j])) {
-            put_changed(change, ' ', a[i]);
-            i++;
-            j++;
+            size_t count = 1;
+            while (i + count < rows && j + count < columns &&
+                   view_equals(a[i + count], b[j + count])) {
+                count++;
+            }
+            put_kept(change, a + i, count);
+            i += count;
+            j += count;
         } else if (i < rows && (j == columns || table == NULL || table[(i + 1) * stride + j] >= table[i * stride + j + 1])) {
             put_changed(change, '-', a[i++]);
         } else {

@@ -248,6 +248,24 @@ static void a_change_shows_what_differs_and_what_lies_beside(void **state) {
     lines_deinit(&lines);
 }
 
+static void lines_that_stay_between_changes_are_counted(void **state) {
+    (void)state;
+    struct lines lines;
+    lines_init(&lines, 80, false);
+    assert_true(diff_put_change(
+        &lines,
+        &(struct diff_form){.prefix = ""},
+        view_of_text("a\n1\n2\n3\n4\n5\n6\nb\n1\n2\n3\n4\n5\nc\n"),
+        view_of_text("A\n1\n2\n3\n4\n5\n6\nB\n1\n2\n3\n4\n5\nC\n")
+    ));
+    assert_string_equal(
+        buffer_text(&lines.text),
+        "- a\n+ A\n  1\n  2\n... 2 lines stay ...\n  5\n  6\n"
+        "- b\n+ B\n  1\n  2\n  3\n  4\n  5\n- c\n+ C\n"
+    );
+    lines_deinit(&lines);
+}
+
 static void an_added_or_removed_end_is_shown(void **state) {
     (void)state;
     struct lines lines;
@@ -313,6 +331,7 @@ int main(void) {
         cmocka_unit_test(characters_without_width_do_not_heap_up),
         cmocka_unit_test(source_may_be_kept),
         cmocka_unit_test(a_change_shows_what_differs_and_what_lies_beside),
+        cmocka_unit_test(lines_that_stay_between_changes_are_counted),
         cmocka_unit_test(an_added_or_removed_end_is_shown),
         cmocka_unit_test(a_patch_has_colours_and_an_end),
         cmocka_unit_test(a_large_change_is_cut_with_a_count),
