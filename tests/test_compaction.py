@@ -203,6 +203,24 @@ def test_a_context_that_cannot_shrink_stops_with_the_numbers():
         check_contexts(world)
 
 
+def test_a_new_context_is_never_more_than_60_percent_of_the_old_one():
+    """What is promised of a plan is about; what was built is counted. With tasks of these sizes, which always
+    stay, the gentlest plans promise less than they build."""
+    needs_sandbox()
+    ends = []
+    for words in (350, 475, 600, 725, 850):
+        with World() as world:
+            process = world.start([*reads(3), {"text": "Done."}, SUMMARY], "Read. " * words)
+            out, error = process.communicate(timeout=120)
+            events = [json.loads(line) for line in out.splitlines()]
+            end, = named(events, "finished")
+            for event in named(events, "compacted"):
+                assert event["tokens_after"] * 100 < event["tokens_before"] * 60, (words, event)
+            ends.append((end["stop"], len(named(events, "compacted"))))
+            assert end["stop"] == "answer" or "cannot be made smaller than" in end["detail"], (end, error)
+    assert ends[0] == ("answer", 1) and any(stop == "context" for stop, _ in ends), ends
+
+
 def test_a_finished_turn_is_not_gone_on_with():
     needs_sandbox()
     with World() as world:

@@ -159,6 +159,30 @@ static void time_limit_ends_the_command(void **state) {
     expect(bench, "echo on", TOOL_OK, "on\n[exit 0]");
 }
 
+/* The shortest counts: what the host allows a call, what the run has left, the policy of the sandbox. */
+static void longer_limits_do_not_lengthen_a_command(void **state) {
+    (void)state;
+    static const struct {
+        int64_t own_ms, left_ms, wall_ms;
+    } limits[] = {
+        {400, 600000, 0},
+        {400, 600000, 500000},
+        {400, 0, 500000},
+        {500000, 400, 600000},
+        {500000, 600000, 400},
+    };
+    for (size_t i = 0; i < COUNT_OF(limits); i++) {
+        struct bench bench;
+        const struct tool_context_options options = {.time_ms_max = limits[i].own_ms};
+        bench_open(&bench, sandbox, &options);
+        bench.policy.wall_ms = limits[i].wall_ms;
+        tool_context_limit_time(bench.context, limits[i].left_ms);
+        expect(&bench, "sleep 30", TOOL_TIMEOUT, "error: stopped after 400 ms\n[exit 124]");
+        assert_true(bench.result.duration_ms >= 400 && bench.result.duration_ms < 10000);
+        bench_close(&bench);
+    }
+}
+
 struct canceller {
     struct tool_context *context;
     long after_ms;
@@ -269,6 +293,7 @@ int main(void) {
         BENCH_TEST(small_limit_of_the_sandbox_still_tells_the_gap),
         BENCH_TEST(changed_trusted_files_are_told_to_the_user),
         BENCH_TEST(time_limit_ends_the_command),
+        cmocka_unit_test(longer_limits_do_not_lengthen_a_command),
         BENCH_TEST(cancel_from_another_thread_ends_the_command),
         BENCH_TEST(second_cancel_does_not_wait_for_a_polite_end),
         cmocka_unit_test(live_output_comes_in_order),
