@@ -40,6 +40,7 @@ struct member {
     int milliseconds; /* that a call takes */
     _Atomic bool is_cancelled;
     _Atomic int calls;
+    _Atomic bool prepares, is_prepared;
 
     /* what the listener heard */
     int ended, turned, shown_pieces, strange_pieces;
@@ -172,6 +173,7 @@ static void ended(void *context, const struct run_ended *end) {
     member->tokens = end->tokens;
     member->session = end->session;
     assert_int_equal(end->calls, member->calls);
+    assert_int_equal(member->is_prepared, member->prepares);
     assert_int_equal(end->sequence, member->sequence);
     assert_true(snprintf(member->detail, sizeof member->detail, "%s", end->detail) >= 0);
     (void
@@ -462,6 +464,44 @@ static void run_that_cannot_start_leaves_the_others_alone(void **state) {
     teardown(&fixture);
 }
 
+static result prepare_slowly(void *context, struct error *error) {
+    struct member *member = context;
+    const struct timespec pause = {.tv_nsec = 10000000};
+    while (!member->is_cancelled) {
+        (void)nanosleep(&pause, NULL);
+    }
+    (void)nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    member->is_prepared = true;
+    FAIL(error, CANCELLED, "not ready");
+}
+
+static void cancel_first(void *context) {
+    struct fixture *fixture = context;
+    run_cancel(fixture->members[0].run, "by the test");
+}
+
+/* It waits for a person, who does not come, while what it needs is made ready. */
+static void run_is_there_until_its_preparation_has_ended(void **state) {
+    (void)state;
+    struct fixture fixture;
+    setup(&fixture, 1);
+    open_all(&fixture);
+    struct member *member = &fixture.members[0];
+    const struct run_preparation preparation = {.context = member, .prepare = prepare_slowly};
+    member->prepares = true;
+    member->options.preparation = &preparation;
+    member->options.agent.task = view_of(NULL, 0);
+    member->options.agent.is_interactive = true;
+    member->options.is_interactive = true;
+    start_all(&fixture);
+    loop_wait(fixture.loop, 20, cancel_first, &fixture);
+    loop_drive(fixture.loop);
+    assert_int_equal(member->ended, 1);
+    assert_int_equal(member->stop, AGENT_STOP_INTERRUPT);
+    assert_string_equal(member->session.text, "");
+    teardown(&fixture);
+}
+
 /* ---- in the middle of something ------------------------------------------------------------- */
 
 static int64_t now_ms(void) {
@@ -503,6 +543,7 @@ static void generations_end_in_the_middle(void **state) {
         session_tree_destroy(tree);
     }
     assert_string_equal(fixture.members[0].detail, "by the test");
+    assert_true(fixture.members[1].tokens < 12000); /* not only where its context was full */
     teardown(&fixture);
 }
 
@@ -619,6 +660,7 @@ int main(void) {
         cmocka_unit_test(run_that_is_told_hears_it_before_its_next_turn),
         cmocka_unit_test(run_may_start_the_next_one_at_its_end),
         cmocka_unit_test(run_that_cannot_start_leaves_the_others_alone),
+        cmocka_unit_test(run_is_there_until_its_preparation_has_ended),
         cmocka_unit_test(generations_end_in_the_middle),
         cmocka_unit_test(anything_at_any_moment_ends_every_run_once),
     };
