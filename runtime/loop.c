@@ -28,7 +28,15 @@ result loop_create(struct loop **out, struct error *error) {
         FAIL_FOREIGN(error, IO, -status, "cannot make a wake-up: %s", uv_strerror(status));
     }
     run_channel_init(&loop->channel, loop);
-    loop_workers_init(&loop->workers, loop);
+    result has_workers = loop_workers_init(&loop->workers, loop, error);
+    if (is_failed(has_workers)) {
+        uv_close((uv_handle_t *)&loop->wake, NULL);
+        (void)uv_run(&loop->uv, UV_RUN_DEFAULT);
+        (void)uv_loop_close(&loop->uv);
+        run_channel_deinit(&loop->channel);
+        free(loop);
+        return has_workers;
+    }
     status = uv_timer_init(&loop->uv, &loop->timer);
     ASSERT(status == 0); /* it only fills in the handle */
     loop->timer.data = loop;
@@ -68,6 +76,15 @@ static void written(void *context) {
     struct loop *loop = context;
     for (struct run *run = loop->first; run != NULL; run = run->next) {
         close_when_idle(run);
+    }
+}
+
+void loop_keep(struct loop *loop) {
+    uv_handle_t *wake = (uv_handle_t *)&loop->wake;
+    if (loop->first != NULL || loop->workers.open_count > 0) {
+        uv_ref(wake);
+    } else {
+        uv_unref(wake);
     }
 }
 

@@ -27,7 +27,7 @@
 
 struct loop;
 
-/* Expected errors: MEMORY, IO (no more descriptors). */
+/* Expected errors: MEMORY, IO (no more descriptors or threads). */
 MUST_CHECK result loop_create(struct loop **out, struct error *error);
 /* After the engine that wakes it was closed; asserts that no handle is left. */
 void loop_destroy(struct loop *loop);
@@ -357,6 +357,19 @@ void run_cancel(struct run *run, const char *why); /* mid-token; as AGENT_INTERR
 void run_set_share(struct run *run, const struct agent_share *share);
 void run_set_effort(struct run *run, int32_t effort); /* from the next turn on */
 
+/* Work for who drives many runs, or for a run. It stays where it is until `done` is called, and may be used again in
+ * it. */
+struct loop_job {
+    struct loop_job *next;       /* the loop's */
+    void (*work)(void *context); /* may block for as long as it likes */
+    void (*done)(void *context
+    ); /* on the loop thread, never before the function below has returned there */
+    void *context;
+};
+/* `work` on a thread that lives as long as the loop, then `done`. loop_drive does not return before. */
+void loop_job_start(struct loop *loop, struct loop_job *job);
+/* `done` alone: something for the loop thread. Thread: any; while a run or a job is there. */
+void loop_job_post(struct loop *loop, struct loop_job *job);
 /* For who drives many runs: calls `came` once, on the loop thread, in so many milliseconds; in the place of an
  * earlier wait. Null: none. */
 void loop_wait(struct loop *loop, int64_t wait_ms, void (*came)(void *context), void *context);

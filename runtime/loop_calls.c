@@ -177,7 +177,8 @@ static void call_start(struct run *run) {
     run->call.phase = RUN_CALL_RUNS;
     run->status.activity = "tool";
     run->step_is_running = true;
-    loop_job_start(run->loop, &run->job, call_work, call_done, run);
+    run->job = (struct loop_job){.work = call_work, .done = call_done, .context = run};
+    loop_job_start(run->loop, &run->job);
 }
 
 /* ---- may it run ----------------------------------------------------------------------------- */
@@ -336,7 +337,8 @@ static void look_before(struct run *run) {
     run->call.phase = RUN_CALL_HOOKS;
     run->status.activity = "hook";
     run->step_is_running = true;
-    loop_job_start(run->loop, &run->job, hooks_work, hooks_done, run);
+    run->job = (struct loop_job){.work = hooks_work, .done = hooks_done, .context = run};
+    loop_job_start(run->loop, &run->job);
 }
 
 /* ---- what it writes over -------------------------------------------------------------------- */

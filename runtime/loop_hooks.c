@@ -95,5 +95,6 @@ void run_check_stop(struct run *run) {
     run_hooks_renew(run);
     run->step_is_running = true;
     run->status.activity = "hook";
-    loop_job_start(run->loop, &run->job, stop_work, stop_done, run);
+    run->job = (struct loop_job){.work = stop_work, .done = stop_done, .context = run};
+    loop_job_start(run->loop, &run->job);
 }

@@ -49,27 +49,20 @@ struct waiting_decision {
     char kind[16], subject[300], decider[16], reason[300];
 };
 
-/* Work that may block for long, on a thread of its own. */
-struct loop_job {
-    struct loop_job *next;
-    void (*work)(void *context); /* on that thread */
-    void (*done)(void *context); /* then on the loop's */
-    void *context;
-    uv_work_t pooled; /* instead, when there is no thread */
-};
-
 struct loop_jobs {
     struct loop_job *first, *last;
 };
 
 struct loop_workers {
     struct loop *loop;
-    uv_mutex_t lock; /* guards the rest, `all` apart */
+    uv_mutex_t lock; /* guards what follows, up to is_closing */
     uv_cond_t changed;
-    struct loop_jobs waiting, ended; /* ended: on their way to the loop */
+    struct loop_jobs waiting;
+    struct loop_jobs ended, posted; /* on their way to the loop */
     size_t waiting_count, idle;
     bool is_closing;
     struct loop_worker *all;
+    size_t open_count; /* jobs whose `done` has not returned; loop thread */
 };
 
 struct run_channel {
@@ -183,6 +176,8 @@ struct run {
 };
 
 /* ---- loop.c ---- */
+/* The loop goes on while there are runs or jobs. */
+void loop_keep(struct loop *loop);
 /* Handles of a run, with its signals. Expected errors: IO (libuv). */
 void run_handles_init(struct run *run);
 MUST_CHECK result run_handles_start(struct run *run, struct error *error);
@@ -256,16 +251,10 @@ run_channel_take_output(struct run_channel *channel, bool is_last, struct buffer
 MUST_CHECK result run_record_decisions(struct run *run, struct error *error);
 
 /* ---- loop_workers.c ---- */
-void loop_workers_init(struct loop_workers *workers, struct loop *loop);
+/* Expected errors: IO (no thread). */
+MUST_CHECK result
+loop_workers_init(struct loop_workers *workers, struct loop *loop, struct error *error);
 void loop_workers_deinit(struct loop_workers *workers); /* while no job is there */
-/* The job stays where it is until `done`, and may be used again in it. */
-void loop_job_start(
-    struct loop *loop,
-    struct loop_job *job,
-    void (*work)(void *context),
-    void (*done)(void *context),
-    void *context
-);
 /* Calls `done` of those that have ended. */
 void loop_jobs_came(struct loop *loop);
 

@@ -64,7 +64,9 @@ static void prepare_done(void *context) {
 void run_prepare(struct run *run) {
     run->is_preparing = run->options->preparation != NULL;
     if (run->is_preparing) {
-        loop_job_start(run->loop, &run->prepare, prepare_work, prepare_done, run);
+        run->prepare =
+            (struct loop_job){.work = prepare_work, .done = prepare_done, .context = run};
+        loop_job_start(run->loop, &run->prepare);
     }
 }
 

@@ -75,7 +75,7 @@ static void list_add(struct run *run) {
         ASSERT(loop->person == NULL);
         loop->person = run;
     }
-    uv_ref((uv_handle_t *)&loop->wake);
+    loop_keep(loop);
 }
 
 static void list_remove(struct run *run) {
@@ -89,9 +89,7 @@ static void list_remove(struct run *run) {
     if (loop->person == run) {
         loop->person = NULL;
     }
-    if (loop->first == NULL) {
-        uv_unref((uv_handle_t *)&loop->wake);
-    }
+    loop_keep(loop);
 }
 
 /* ---- the end -------------------------------------------------------------------------------- */

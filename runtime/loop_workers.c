@@ -3,9 +3,9 @@
  * libuv's pool has four threads, which also write records and output. A call may wait for minutes, and one that
  * waits for another agent ends only after that agent's records are written: four of them would stop every run for
  * good. How many the pool has is decided by the environment before its first use, and no number is right. So this
- * work has threads of its own: one is made when none is idle, so that there are as many as there were jobs at one
- * time, which is what the runs ask for. They live as long as the loop, since what the sandbox starts ends with the
- * thread that started it.
+ * work has threads of its own: one from the start, and one more when none is idle, so that there are as many as there
+ * were jobs at one time, which is what the runs ask for. Where no more can be had, a job waits for one. They live as
+ * long as the loop, since what the sandbox starts ends with the thread that started it.
  */
 #include "loop_internal.h"
 
@@ -29,16 +29,10 @@ static struct loop_job *list_pop(struct loop_jobs *list) {
     return job;
 }
 
-void loop_workers_init(struct loop_workers *workers, struct loop *loop) {
-    *workers = (struct loop_workers){.loop = loop};
-    int status = uv_mutex_init(&workers->lock);
-    status |= uv_cond_init(&workers->changed);
-    ASSERT(status == 0); /* they take no resource */
-}
-
 void loop_workers_deinit(struct loop_workers *workers) {
     uv_mutex_lock(&workers->lock);
     ASSERT(workers->waiting.first == NULL && workers->ended.first == NULL);
+    ASSERT(workers->posted.first == NULL && workers->open_count == 0);
     workers->is_closing = true;
     uv_cond_broadcast(&workers->changed);
     uv_mutex_unlock(&workers->lock);
@@ -93,50 +87,56 @@ static bool worker_add(struct loop_workers *workers) {
     return true;
 }
 
-static void pooled_work(uv_work_t *request) {
-    const struct loop_job *job = request->data;
-    job->work(job->context);
+result loop_workers_init(struct loop_workers *workers, struct loop *loop, struct error *error) {
+    *workers = (struct loop_workers){.loop = loop};
+    int status = uv_mutex_init(&workers->lock);
+    status |= uv_cond_init(&workers->changed);
+    ASSERT(status == 0); /* they take no resource */
+    if (!worker_add(workers)) {
+        uv_cond_destroy(&workers->changed);
+        uv_mutex_destroy(&workers->lock);
+        FAIL(error, IO, "cannot make a thread for calls");
+    }
+    return OK;
 }
 
-static void pooled_done(uv_work_t *request, int status) {
-    const struct loop_job *job = request->data;
-    ASSERT(status == 0); /* never cancelled in the pool's queue */
-    job->done(job->context);
-}
-
-void loop_job_start(
-    struct loop *loop,
-    struct loop_job *job,
-    void (*work)(void *context),
-    void (*done)(void *context),
-    void *context
-) {
+void loop_job_start(struct loop *loop, struct loop_job *job) {
     struct loop_workers *workers = &loop->workers;
-    *job = (struct loop_job){.work = work, .done = done, .context = context};
+    workers->open_count++;
+    loop_keep(loop);
     uv_mutex_lock(&workers->lock);
-    bool is_taken = workers->idle > workers->waiting_count || worker_add(workers);
-    if (is_taken) {
-        list_push(&workers->waiting, job);
-        workers->waiting_count++;
-        uv_cond_signal(&workers->changed);
-    }
+    bool is_enough = workers->idle > workers->waiting_count || worker_add(workers);
+    (void)is_enough; /* else it waits for one that ends */
+    list_push(&workers->waiting, job);
+    workers->waiting_count++;
+    uv_cond_signal(&workers->changed);
     uv_mutex_unlock(&workers->lock);
-    if (!is_taken) { /* no thread to be had: the pool has some */
-        job->pooled.data = job;
-        int status = uv_queue_work(&loop->uv, &job->pooled, pooled_work, pooled_done);
-        ASSERT(status == 0); /* fails only without a work function */
-    }
+}
+
+void loop_job_post(struct loop *loop, struct loop_job *job) {
+    struct loop_workers *workers = &loop->workers;
+    uv_mutex_lock(&workers->lock);
+    list_push(&workers->posted, job);
+    uv_mutex_unlock(&workers->lock);
+    loop_wake(loop);
+}
+
+static struct loop_job *take(struct loop_workers *workers, struct loop_jobs *list) {
+    uv_mutex_lock(&workers->lock);
+    struct loop_job *job = list_pop(list);
+    uv_mutex_unlock(&workers->lock);
+    return job;
 }
 
 void loop_jobs_came(struct loop *loop) {
     struct loop_workers *workers = &loop->workers;
-    for (;;) {
-        uv_mutex_lock(&workers->lock);
-        struct loop_job *job = list_pop(&workers->ended);
-        uv_mutex_unlock(&workers->lock);
-        if (job == NULL) {
-            return;
-        }
+    struct loop_job *job;
+    while ((job = take(workers, &workers->ended)) != NULL) {
+        job->done(job->context);
+        workers->open_count--;
+    }
+    while ((job = take(workers, &workers->posted)) != NULL) {
         job->done(job->context);
     }
+    loop_keep(loop);
 }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define FILES_MIN    128
-#define POOL_THREADS 6 /* of libuv (4), the engine and the sandbox */
+#define POOL_THREADS 7 /* of libuv (4), calls (1), the engine and the sandbox */
 
 struct probe_job {
     struct sandbox *sandbox;

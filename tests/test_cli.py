@@ -378,7 +378,7 @@ def test_run_beside_small_limits_is_refused_with_numbers():
         check(limited(resource.RLIMIT_NOFILE, 40), 3, err="40 open files are allowed here, 128")
         check(limited(resource.RLIMIT_FSIZE, 10240), 5, err="^hearth: ")
         if not is_slow_build():
-            check(limited(resource.RLIMIT_AS, 40 << 20), 3, err="of 6 threads")
+            check(limited(resource.RLIMIT_AS, 40 << 20), 3, err="of 7 threads")
 
 
 def test_run_says_that_its_output_cannot_be_written():

@@ -204,7 +204,7 @@ static void setup(struct fixture *fixture, int count) {
     assert_true(is_ok(session_store_open(&fixture->store, &store, &error)));
     assert_true(is_ok(loop_create(&fixture->loop, &error)));
     fixture->engine = crowd_engine_create(fixture->loop, fixture->model.tokenizer);
-    fixture->members = calloc((size_t)count, sizeof *fixture->members);
+    fixture->members = calloc((size_t)count + 1, sizeof *fixture->members);
     assert_non_null(fixture->members);
     assert_int_equal(pthread_mutex_init(&fixture->lock, NULL), 0);
     assert_int_equal(pthread_cond_init(&fixture->changed, NULL), 0);
@@ -464,6 +464,71 @@ static void run_that_cannot_start_leaves_the_others_alone(void **state) {
     teardown(&fixture);
 }
 
+struct host_job {
+    struct fixture *fixture;
+    struct loop_job job, posted;
+    _Atomic bool is_done;
+    _Atomic int dones;
+};
+
+static void opens_when_all_wait(void *context) {
+    struct host_job *one = context;
+    struct fixture *fixture = one->fixture;
+    (void)pthread_mutex_lock(&fixture->lock);
+    bool is_last = fixture->waiting == 9;
+    (void)pthread_mutex_unlock(&fixture->lock);
+    if (is_last) {
+        open_gate(fixture);
+    }
+    one->dones++;
+}
+
+static void waits_with_others(void *context) {
+    struct host_job *one = context;
+    const struct timespec pause = {.tv_nsec = 1000000};
+    bool is_open = false;
+    (void)pthread_mutex_lock(&one->fixture->lock);
+    one->fixture->waiting++;
+    (void)pthread_mutex_unlock(&one->fixture->lock);
+    while (!is_open) { /* says so again and again, to the loop thread */
+        one->posted = (struct loop_job){.done = opens_when_all_wait, .context = one};
+        int before = one->dones;
+        loop_job_post(one->fixture->loop, &one->posted);
+        while (one->dones == before) {
+            (void)nanosleep(&pause, NULL);
+        }
+        (void)pthread_mutex_lock(&one->fixture->lock);
+        is_open = one->fixture->is_open;
+        (void)pthread_mutex_unlock(&one->fixture->lock);
+    }
+    one->is_done = true;
+}
+
+static void job_came_back(void *context) {
+    struct host_job *one = context;
+    assert_true(one->is_done);
+    one->dones = -1;
+}
+
+/* Nine jobs that end only when all of them run, without any run in the loop. */
+static void jobs_of_the_host_have_a_thread_each(void **state) {
+    (void)state;
+    struct fixture fixture;
+    struct host_job jobs[9] = {0};
+    setup(&fixture, 0);
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
+        jobs[i].fixture = &fixture;
+        jobs[i].job = (struct loop_job
+        ){.work = waits_with_others, .done = job_came_back, .context = &jobs[i]};
+        loop_job_start(fixture.loop, &jobs[i].job);
+    }
+    loop_drive(fixture.loop);
+    for (size_t i = 0; i < COUNT_OF(jobs); i++) {
+        assert_int_equal(jobs[i].dones, -1);
+    }
+    teardown(&fixture);
+}
+
 static result prepare_slowly(void *context, struct error *error) {
     struct member *member = context;
     const struct timespec pause = {.tv_nsec = 10000000};
@@ -660,6 +725,7 @@ int main(void) {
         cmocka_unit_test(run_that_is_told_hears_it_before_its_next_turn),
         cmocka_unit_test(run_may_start_the_next_one_at_its_end),
         cmocka_unit_test(run_that_cannot_start_leaves_the_others_alone),
+        cmocka_unit_test(jobs_of_the_host_have_a_thread_each),
         cmocka_unit_test(run_is_there_until_its_preparation_has_ended),
         cmocka_unit_test(generations_end_in_the_middle),
         cmocka_unit_test(anything_at_any_moment_ends_every_run_once),
