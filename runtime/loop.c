@@ -226,7 +226,8 @@ void run_dispatch(struct run *run, const struct agent_event *event) {
     agent_handle(run->agent, &timed, &effects);
     bool is_wish = event->type == AGENT_PAUSE || event->type == AGENT_INTERRUPT ||
                    event->type == AGENT_QUIT ||
-                   (event->type == AGENT_TIME && timed.now_ms >= agent_deadline_ms(run->agent));
+                   ((event->type == AGENT_TIME || event->type == AGENT_SHARE) &&
+                    timed.now_ms >= agent_deadline_ms(run->agent));
     if (is_wish) {
         run_prepare_cancel(run);
     }

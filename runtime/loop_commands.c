@@ -361,9 +361,13 @@ static void command_start(struct run *run, enum run_command command, int64_t tur
 
 /* It reads the workspace alone, so that a generation, a compaction or a call may go on beside it. */
 void run_command_waiting(struct run *run) {
-    bool is_known = run->recorder.session.text[0] != '\0' || run->resume != NULL;
-    if (run->diff_waits && is_known && !run->step_is_running && !run->is_preparing &&
-        run->command == NULL && run->change == NULL && !run->is_ending) {
+    bool is_free = !run->step_is_running && !run->is_preparing && run->command == NULL &&
+                   run->change == NULL && !run->is_ending;
+    if (!run->diff_waits || !is_free) {
+        return;
+    }
+    /* Only now: a step may be writing it. */
+    if (run->recorder.session.text[0] != '\0' || run->resume != NULL) {
         run->diff_waits = false;
         command_start(run, RUN_COMMAND_DIFF, 0);
     }

@@ -182,6 +182,9 @@ void run_cancel(struct run *run, const char *why) {
 void run_set_share(struct run *run, const struct agent_share *share) {
     ASSERT(run->loop->shown == 0);
     if (!run->is_ending) {
+        if (run_now_ms(run) >= share->deadline_ms) {
+            run_limit_snapshots(run);
+        }
         run_dispatch(run, &(struct agent_event){.type = AGENT_SHARE, .share = *share});
     }
 }
