@@ -17,12 +17,7 @@ struct family {
     int depth;
 };
 
-static result
-find_families(const struct session_tree *tree, struct family **out, struct error *error) {
-    struct family *families = calloc(tree->agent_count + 1, sizeof *families);
-    if (families == NULL) {
-        FAIL(error, MEMORY, "tree of %zu agents", tree->agent_count);
-    }
+static void find_families(const struct session_tree *tree, struct family *families) {
     for (size_t i = 0; i < tree->agent_count; i++) {
         families[i] = (struct family){SIZE_MAX, SIZE_MAX, SIZE_MAX, SIZE_MAX, 0};
         // A parent comes first, so nothing of a damaged file makes a circle.
@@ -43,8 +38,6 @@ find_families(const struct session_tree *tree, struct family **out, struct error
         }
         parent->last = i;
     }
-    *out = families;
-    return OK;
 }
 
 /* One line of a text, made harmless, cut or filled up to so many columns (fill false: only cut). */
@@ -217,8 +210,11 @@ static result put_agent(
 }
 
 static result put_agents(struct buffer *out, const struct session_tree *tree, struct error *error) {
-    struct family *families = NULL;
-    TRY(find_families(tree, &families, error));
+    struct family *families = calloc(tree->agent_count + 1, sizeof *families);
+    if (families == NULL) {
+        FAIL(error, MEMORY, "tree of %zu agents", tree->agent_count);
+    }
+    find_families(tree, families);
     result status = buffer_append_format(
         out,
         error,

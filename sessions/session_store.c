@@ -586,23 +586,23 @@ static result open_writer(
     return mark_interrupted(store, versions->target, error);
 }
 
-static result create_store(struct session_store **out, struct error *error) {
+/* Null for want of memory. */
+static struct session_store *create_store(void) {
     struct session_store *store = calloc(1, sizeof *store);
     if (store == NULL) {
-        FAIL(error, MEMORY, "session store: %zu bytes", sizeof *store);
+        return NULL;
     }
     pthread_mutexattr_t attributes;
     bool is_made = pthread_mutexattr_init(&attributes) == 0;
     is_made = is_made && pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE) == 0 &&
               pthread_mutex_init(&store->mutex, &attributes) == 0;
-    if (!is_made) { // for want of memory only
+    if (!is_made) {
         free(store);
-        FAIL(error, MEMORY, "lock of a session store");
+        return NULL;
     }
     (void)pthread_mutexattr_destroy(&attributes);
     store->lock.fd = -1;
-    *out = store;
-    return OK;
+    return store;
 }
 
 result session_store_open_versions(
@@ -614,8 +614,10 @@ result session_store_open_versions(
     ASSERT(options->state_dir != NULL && options->clock.wall_ms != NULL);
     int busy_ms = options->busy_ms > 0 ? options->busy_ms : SESSION_BUSY_MS_DEFAULT;
     const char *program = options->program == NULL ? "hearth" : options->program;
-    CLEANUP(session_store_cleanup) struct session_store *store = NULL;
-    TRY(create_store(&store, error));
+    CLEANUP(session_store_cleanup) struct session_store *store = create_store();
+    if (store == NULL) {
+        FAIL(error, MEMORY, "session store: %zu bytes", sizeof *store);
+    }
     store->mode = options->mode;
     store->accepts_older = options->accepts_older;
     store->clock = options->clock;
