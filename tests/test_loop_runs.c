@@ -61,7 +61,8 @@ struct fixture {
     struct tool_declarations declarations;
     struct session_store *store; /* of all */
     struct loop *loop;
-    struct crowd_engine *engine;
+    struct crowd_engine *engines[2];
+    int engine_count;       /* that are used */
     struct member *members; /* [count] */
     int count;
     pthread_mutex_t lock; /* guards the gate */
@@ -203,11 +204,18 @@ static void setup(struct fixture *fixture, int count) {
         .clock = clock_real()};
     assert_true(is_ok(session_store_open(&fixture->store, &store, &error)));
     assert_true(is_ok(loop_create(&fixture->loop, &error)));
-    fixture->engine = crowd_engine_create(fixture->loop, fixture->model.tokenizer);
+    for (size_t i = 0; i < COUNT_OF(fixture->engines); i++) {
+        fixture->engines[i] = crowd_engine_create(fixture->loop, fixture->model.tokenizer);
+    }
+    fixture->engine_count = 1;
     fixture->members = calloc((size_t)count + 1, sizeof *fixture->members);
     assert_non_null(fixture->members);
     assert_int_equal(pthread_mutex_init(&fixture->lock, NULL), 0);
     assert_int_equal(pthread_cond_init(&fixture->changed, NULL), 0);
+}
+
+static struct crowd_engine *engine_of(const struct member *member) {
+    return member->fixture->engines[member->number % member->fixture->engine_count];
 }
 
 static void member_open(struct fixture *fixture, int number) {
@@ -221,9 +229,9 @@ static void member_open(struct fixture *fixture, int number) {
     member->turns[0] = (struct fake_turn){.text = "Hm.</think>" CALL("read", "path", "a")};
     member->turns[1] = (struct fake_turn){.text = member->answer};
     member->turns[2] = member->turns[1];
-    member->sequence = crowd_engine_add(fixture->engine, member->turns, COUNT_OF(member->turns));
+    member->sequence = crowd_engine_add(engine_of(member), member->turns, COUNT_OF(member->turns));
     member->options = (struct run_options){
-        .engine = crowd_engine_ports(fixture->engine),
+        .engine = crowd_engine_ports(engine_of(member)),
         .tools =
             {.context = member,
              .call = member_call,
@@ -284,9 +292,11 @@ static void remove_tree(const char *path) {
 static void teardown(struct fixture *fixture) {
     for (int i = 0; i < fixture->count; i++) {
         struct member *member = &fixture->members[i];
-        assert_int_equal(crowd_engine_ends(fixture->engine, member->sequence), member->ended);
+        assert_int_equal(crowd_engine_ends(engine_of(member), member->sequence), member->ended);
     }
-    crowd_engine_destroy(fixture->engine);
+    for (size_t i = 0; i < COUNT_OF(fixture->engines); i++) {
+        crowd_engine_destroy(fixture->engines[i]);
+    }
     loop_destroy(fixture->loop); /* which asserts that no handle is left */
     for (int i = 0; i < fixture->count; i++) {
         run_channel_destroy(fixture->members[i].channel);
@@ -361,6 +371,22 @@ static void runs_beside_each_other_keep_their_own(void **state) {
         }
         teardown(&fixture);
     }
+}
+
+/* Whose sequences have the same numbers. */
+static void runs_of_two_engines_are_kept_apart(void **state) {
+    (void)state;
+    struct fixture fixture;
+    setup(&fixture, 6);
+    fixture.engine_count = 2;
+    open_all(&fixture);
+    assert_int_equal(fixture.members[0].sequence, fixture.members[1].sequence);
+    start_all(&fixture);
+    loop_drive(fixture.loop);
+    for (int i = 0; i < fixture.count; i++) {
+        check_own(&fixture.members[i]);
+    }
+    teardown(&fixture);
 }
 
 static void opens_gate(void *context, const struct run_ended *end) {
@@ -721,6 +747,7 @@ static void anything_at_any_moment_ends_every_run_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_beside_each_other_keep_their_own),
+        cmocka_unit_test(runs_of_two_engines_are_kept_apart),
         cmocka_unit_test(calls_that_wait_for_another_run_do_not_stop_it),
         cmocka_unit_test(run_that_is_told_hears_it_before_its_next_turn),
         cmocka_unit_test(run_may_start_the_next_one_at_its_end),
