@@ -4,10 +4,12 @@
 The whole program with a scripted engine. $HEARTH_KILLS is how often a session is killed (default 12),
 $HEARTH_SOAK_CALLS how many calls a session makes (default 150); .ci/run asks for 200 and 2,000.
 """
+import contextlib
 import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -26,6 +28,23 @@ DATABASE_BYTES_CALL = 16 * 1024  # what a call of the soak may add to the record
 
 def write_call(name, content):
     return {"name": "write", "arguments": {"path": name, "content": content}}
+
+
+def edit_call(name, old, new):
+    return {"name": "edit", "arguments": {"path": name, "old": old, "new": new}}
+
+
+def server_call(path):
+    return {"name": "mcp__fake__write", "arguments": {"text": path}}
+
+
+def with_server(scratch):
+    """Options with the MCP server "fake", whose processes are known by their command line."""
+    name = f"server-{scratch.path.name}.py"
+    shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), scratch.work / name)
+    path = scratch.path / "config.json"
+    path.write_text(json.dumps({"mcp": {"fake": {"command": ["python3", f"/workspace/{name}"]}}}))
+    return ["--config", str(path), "--allow", "mcp__*"]
 
 
 def shell_call(command):
@@ -49,13 +68,17 @@ def events_of(data):
 # ---- kill -9 -------------------------------------------------------------------------------------
 
 
+EDITED = "edited "
+
+
 def life(number):
     """What one process does until it is killed: every call leaves its mark once."""
     turns = []
     for step in range(6):
         name = f"{number:04d}-{step}"
         turns.append({"text": f"Step {name}.", "delay_us": 200, "calls": [
-            write_call(f"file-{name}", name), shell_call(f"echo {name} >> log")]})
+            write_call(f"file-{name}", name), edit_call(f"file-{name}", name, EDITED + name),
+            shell_call(f"echo {name} >> log"), server_call(f"/workspace/mcp-{name}")]})
     return {"turns": turns + [{"text": "Done."}], "context_max": 4_000_000}
 
 
@@ -71,21 +94,27 @@ def check_marks(scratch, acknowledged):
     log = scratch.work / "log"
     lines = log.read_text().split() if log.exists() else []
     assert len(lines) == len(set(lines)), "a command ran twice"
-    done, started = set(), set()
-    for name, arguments, status in calls_of(scratch):
-        is_shell = name == "shell"
-        mark = arguments["command"].split()[1] if is_shell else arguments["path"]
+    done, started, written = set(), set(), {}
+    for _, arguments, status in calls_of(scratch):
+        mark = mark_of(arguments)
         started.add(mark)
         if status == 1:  # ok
             done.add(mark)
-            if is_shell:
-                assert mark in lines, f"{mark} is recorded as done and was not"
-            else:
-                assert (scratch.work / mark).read_text() == arguments["content"]
+        if "content" in arguments:
+            written[mark] = arguments["content"]
+    for mark in done:
+        if mark in written:
+            edit = mark + " edited"
+            allowed = [written[mark]] * (edit not in done) + [EDITED + written[mark]] * (edit in started)
+            assert (scratch.work / mark).read_text() in allowed, mark
+        elif mark.startswith("mcp-"):
+            assert (scratch.work / mark).read_text() == "written", mark
+        elif " " not in mark:
+            assert mark in lines, f"{mark} is recorded as done and was not"
     assert acknowledged <= done, f"lost: {sorted(acknowledged - done)[:3]}"
     for mark in lines:
         assert mark in started, f"{mark} ran before it was recorded"
-    for path in scratch.work.glob("file-*"):
+    for path in [*scratch.work.glob("file-*"), *scratch.work.glob("mcp-*")]:
         assert path.name in started, f"{path.name} was written before it was recorded"
 
 
@@ -97,7 +126,7 @@ def processes_of(scratch):
             try:
                 command = (entry / "cmdline").read_bytes()
                 if os.readlink(entry / "cwd").startswith(str(scratch.work)) or \
-                        str(scratch.path).encode() in command:
+                        scratch.path.name.encode() in command:
                     found.append((entry.name, command[:200]))
             except OSError:
                 pass
@@ -127,7 +156,11 @@ def acknowledged_by(data):
 
 
 def mark_of(arguments):
-    return arguments["command"].split()[1] if "command" in arguments else arguments["path"]
+    if "command" in arguments:
+        return arguments["command"].split()[1]
+    if "text" in arguments:
+        return arguments["text"].split("/")[-1]
+    return arguments["path"] + " edited" * ("old" in arguments)
 
 
 def test_killed_at_random_moments_a_session_loses_nothing():
@@ -137,7 +170,8 @@ def test_killed_at_random_moments_a_session_loses_nothing():
     random.seed(seed)
     with Scratch() as scratch:
         acknowledged, length, killed = set(), 3.0, 0
-        arguments = ["begin", "-C", str(scratch.work), "--max-turns", "5000"]
+        options = [*with_server(scratch), "--max-turns", "5000"]
+        arguments = ["begin", "-C", str(scratch.work), *options]
         for number in range(KILLS * 3):
             began = time.monotonic()
             process = start(scratch, life(number), *arguments)
@@ -154,7 +188,7 @@ def test_killed_at_random_moments_a_session_loses_nothing():
                 continue  # killed before there was a session
             acknowledged |= acknowledged_by(out)
             check_marks(scratch, acknowledged)
-            arguments = ["--resume", "last", "go on", "--max-turns", "5000"]
+            arguments = ["--resume", "last", "go on", *options]
             if killed == KILLS:
                 break
         assert killed == KILLS and len(acknowledged) >= KILLS // 4, (killed, len(acknowledged))
@@ -164,7 +198,108 @@ def test_killed_at_random_moments_a_session_loses_nothing():
         check_marks(scratch, acknowledged)
         tree = scratch.tree()
         assert tree["status"] == "done" and len(tree["agents"]) == 1
+        assert list(scratch.work.glob("mcp-*")) or KILLS < 10  # the server came to it
         assert len(tree["resumptions"]) >= 1
+
+
+class Line:
+    """What the calls of a session changed, as a stack that undo and rewind take from."""
+
+    def __init__(self, scratch):
+        self.scratch = scratch
+        self.files = {}  # what must be there
+        self.changes = []  # (number of the turn, path, content before), oldest first
+        self.serial = 0
+
+    def go_on(self):
+        """A run of some turns that write and edit."""
+        turns, planned, first = [], [], len(self.turns())
+        for _ in range(3):
+            calls, plan = [], []
+            for name in ("a", f"new-{self.serial}", "b"):
+                content = f"{name} {self.serial}\n"
+                calls.append(edit_call(name, self.files[name], content) if name == "b" and "b" in self.files
+                             else write_call(name, content))
+                plan.append((name, self.files.get(name)))
+                self.files[name] = content
+            self.serial += 1
+            turns.append({"text": "", "calls": calls})
+            planned.append(plan)
+        where = ["--resume", "last", "more"] if first else ["begin", "-C", str(self.scratch.work)]
+        script = {"turns": turns + [{"text": "Done."}], "context_max": 4_000_000}
+        out, error = start(self.scratch, script, *where, "--max-turns", "5000").communicate(timeout=120)
+        made = [turn for turn in self.turns()[first:] if turn["calls"]]
+        assert [len(turn["calls"]) for turn in made] == [3, 3, 3], (out[-2000:], error)
+        for turn, plan in zip(made, planned):
+            self.changes += [(turn["index"] + 1, *change) for change in plan]
+
+    def turns(self):
+        return self.scratch.tree()["agents"][0]["turns"] if self.serial > 0 else []
+
+    def back_words(self):
+        """An undo, or a rewind to a turn in which something was changed; how many changes that takes."""
+        if random.random() < 0.5:
+            return ["undo"], 1
+        turn = random.choice(self.changes)[0]
+        return ["rewind", "--turn", str(turn)], sum(1 for change in self.changes if change[0] > turn)
+
+    def take_back(self, count):
+        for _ in range(count):
+            _, path, before = self.changes.pop()
+            if before is None:
+                del self.files[path]
+            else:
+                self.files[path] = before
+
+    def found(self):
+        return {path.name: path.read_text() for path in self.scratch.work.iterdir()}
+
+
+def rewinds_of(scratch):
+    with contextlib.closing(sqlite3.connect(f"file:{scratch.state}/sessions.db?mode=ro", uri=True)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return database.execute("SELECT count(*) FROM rewind").fetchone()[0]
+
+
+def test_killed_while_files_are_put_back_the_next_attempt_ends_it():
+    needs_sandbox()
+    seed = int(os.environ.get("HEARTH_KILL_SEED", str(time.time_ns() % 1_000_000)))
+    print(f"seed {seed}")
+    random.seed(seed)
+    with Scratch() as scratch:
+        line, killed, halfway, length = Line(scratch), 0, 0, 0.2
+        for _ in range(KILLS * 4):
+            if len(line.changes) < 4:
+                line.go_on()
+            words, count = line.back_words()
+            command = [test_cli.HEARTH, "sessions", *words, "--state", scratch.state]
+            before, rewinds = line.found(), rewinds_of(scratch)
+            assert before == line.files
+            began = time.monotonic()
+            process = subprocess.Popen(command, cwd=scratch.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            try:
+                _, error = process.communicate(timeout=random.uniform(0, length))
+                length = (length + time.monotonic() - began) / 2
+                assert process.returncode == 0, (words, error)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+                killed += 1
+            line.take_back(count)
+            now = line.found()
+            for name in before.keys() | line.files.keys() | now.keys():  # each file is old or new
+                assert now.get(name) in (before.get(name), line.files.get(name)), (words, name)
+            if rewinds_of(scratch) == rewinds:
+                halfway += now != before
+                again = subprocess.run(command, cwd=scratch.work, capture_output=True, check=False)
+                assert again.returncode == 0, (words, again.stderr)
+            assert line.found() == line.files, words
+            if killed == KILLS:
+                break
+        print(f"{killed} kills, {halfway} of them with files put back and nothing recorded")
+        assert killed >= KILLS // 2, killed
+        line.go_on()
+        assert line.found() == line.files
 
 
 def sessions(scratch):

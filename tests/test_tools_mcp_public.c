@@ -1,9 +1,7 @@
-/* The public servers "filesystem" and "everything" of the Model Context Protocol, as npm installs them:
- *     npm install --prefix DIR @modelcontextprotocol/server-filesystem@2026.8.31
- *         @modelcontextprotocol/server-everything@2026.8.31
- *     HEARTH_TEST_MCP=DIR test_tools_mcp_public
- * Skipped without the variable. In the sandbox where we are root, whose DIR a command cannot change;
- * trusted otherwise, as the sandbox does not show what its own user owns. */
+/* The public servers "filesystem" and "everything" of the Model Context Protocol, as npm installs them into
+ * the directory $HEARTH_TEST_MCP (tests/run_mcp_public does it). Skipped without the variable. In the sandbox
+ * where we are root, whose directory a command cannot change; trusted otherwise, as the sandbox does not show
+ * what its own user owns. */
 #include "tools_support.h"
 
 #include <unistd.h>
