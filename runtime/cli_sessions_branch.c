@@ -175,9 +175,10 @@ const struct cli_command command_sessions_fork = {
     .path = "sessions fork",
     .operands = "[ID]",
     .summary = "a new session that goes on behind a turn of a recorded one",
-    .text = "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
-        "directory. The new session refers to the turns before it, nothing is copied; its id is\n"
-        "printed first. Files are not changed.\n",
+    .text =
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
+        "current directory. The new session refers to the turns before it, nothing is copied; its\n"
+        "id is printed first. Files are not changed.\n",
     .options = fork_options,
     .option_count = COUNT_OF(fork_options),
     .words_max = 1,
@@ -231,9 +232,10 @@ const struct cli_command command_sessions_rewind = {
     .operands = "[ID] --turn N",
     .summary = "take a session and its files back to an earlier turn",
     .text =
-        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
-        "directory. The turns behind stay in the record and leave the context. Files that calls behind the turn changed become what they\n"
-        "were; refused, with names, when somebody else changed one of them since.\n",
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
+        "current directory. The turns behind stay in the record and leave the context. Files that\n"
+        "calls behind the turn changed become what they were; refused, with names, when somebody\n"
+        "else changed one of them since.\n",
     .options = rewind_options,
     .option_count = COUNT_OF(rewind_options),
     .words_max = 1,
@@ -262,11 +264,7 @@ static int sessions_undo(const struct cli_arguments *arguments) {
     }
     if (is_ok(made)) {
         made = buffer_append_format(
-            &text,
-            &error,
-            "%zu file%s put back\n",
-            undone.files,
-            undone.files == 1 ? "" : "s"
+            &text, &error, "%zu file%s put back\n", undone.files, undone.files == 1 ? "" : "s"
         );
     }
     return sessions_print(made, &error, &text);
@@ -277,9 +275,9 @@ const struct cli_command command_sessions_undo = {
     .operands = "[ID]",
     .summary = "take back the files of the newest call that changed some",
     .text =
-        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
-        "directory. The context stays; once more takes back the call before. Refused, with names, when somebody else changed a file "
-        "since.\n",
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
+        "current directory. The context stays; once more takes back the call before. Refused,\n"
+        "with names, when somebody else changed a file since.\n",
     .options = undo_options,
     .option_count = COUNT_OF(undo_options),
     .words_max = 1,
@@ -379,9 +377,9 @@ const struct cli_command command_sessions_diff = {
     .operands = "[ID]",
     .summary = "what a session changed in its workspace, as a patch",
     .text =
-        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the current\n"
-        "directory. The patch is for git apply or patch -p1; on a terminal binary files are left\n"
-        "out, and control characters are shown as escapes.\n",
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
+        "current directory. The patch is for git apply or patch -p1; on a terminal binary files\n"
+        "are left out, and control characters are shown as escapes.\n",
     .options = diff_options,
     .option_count = COUNT_OF(diff_options),
     .words_max = 1,

@@ -438,8 +438,9 @@ const struct cli_command command_sessions_show = {
     .path = "sessions show",
     .operands = "[ID]",
     .summary = "everything one session did",
-    .text = "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
-            "current directory.\n",
+    .text =
+        "ID is an id, the beginning of one, or 'last' (the default): the newest session of the\n"
+        "current directory.\n",
     .options = show_options,
     .option_count = COUNT_OF(show_options),
     .words_max = 1,
