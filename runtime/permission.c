@@ -174,8 +174,8 @@ bool permission_session_at(
         return false;
     }
     const struct session_rule *rule = &permission->session[index];
-    *out = (struct permission_rule){
-        .tool = rule->tool, .pattern = rule->pattern, .action = PERMISSION_ALLOW};
+    *out = (struct permission_rule
+    ){.tool = rule->tool, .pattern = rule->pattern, .action = PERMISSION_ALLOW};
     return true;
 }
 
