@@ -172,13 +172,5 @@ def test_undo_and_rewind_are_refused_in_a_directory_made_since():
         assert status == 5 and "is a link to" in said, said
 
 
-def main():
-    parts = sys.argv[2:]
-    return test_cli.run_tests(
-        [(name, test) for name, test in globals().items()
-         if name.startswith("test_") and callable(test)
-         and (not parts or any(part in name for part in parts))])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(test_cli.main(globals()))
