@@ -9,6 +9,7 @@ static const struct strategy *const strategies[] = {
     &strategy_best_of,
     &strategy_plan,
     &strategy_staged,
+    &strategy_retries,
 };
 
 const struct strategy *strategy_find(struct view name) {
@@ -21,7 +22,7 @@ const struct strategy *strategy_find(struct view name) {
 }
 
 const char *strategy_names(void) {
-    return "single, race, best-of, plan, staged, auto";
+    return "single, race, best-of, plan, staged, retries, auto";
 }
 
 struct strategy_order *

@@ -95,6 +95,7 @@ extern const struct strategy strategy_race;
 extern const struct strategy strategy_best_of;
 extern const struct strategy strategy_plan;
 extern const struct strategy strategy_staged;
+extern const struct strategy strategy_retries;
 
 /* By name, not "auto"; null: no such one. */
 const struct strategy *strategy_find(struct view name);

@@ -442,7 +442,7 @@ static int64_t one_of(uint64_t *random, const int64_t *values, size_t count) {
 }
 
 static struct swarm_options draw_options(struct simulation *simulation) {
-    static const char *const names[] = {"single", "race", "best-of", "plan", "staged"};
+    static const char *const names[] = {"single", "race", "best-of", "plan", "staged", "retries"};
     static const int64_t times[] = {0, 1000, 30000, 30000, 120000, 600000};
     static const int64_t tokens[] = {0, 300, 5000, 20000, 100000};
     uint64_t *random = &simulation->random;

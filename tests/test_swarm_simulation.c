@@ -69,7 +69,7 @@ static void promises_hold_on_every_seed(void **state) {
     expect_all("cut", counts.cuts, SWARM_CUT_NONE, SWARM_CUT_BUDGET);
     expect_all("outcome", counts.outcomes, SWARM_PASSED, SWARM_LOST);
     expect_all("result", counts.results, SWARM_PASSED, SWARM_CANCELLED);
-    expect_all("strategy", counts.strategies, 0, 4);
+    expect_all("strategy", counts.strategies, 0, 5);
 }
 
 static void same_seed_gives_the_same_run(void **state) {

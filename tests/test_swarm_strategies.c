@@ -442,6 +442,66 @@ static void auto_chooses_and_says_why(void **state) {
     assert_ptr_equal(strategy_find(view_of_text("race")), &strategy_race);
 }
 
+/* ---- retries ----------------------------------------------------------------------------------- */
+
+static void retries_go_on_alone_until_one_passes(void **state) {
+    (void)state;
+    struct desk desk;
+    struct swarm_options options = verified_options("retries", 3);
+    options.tokens_max = 1000;
+    desk_open(&desk, &options);
+    for (size_t node = 1; node <= 3; node++) {
+        assert_int_equal(desk_count(&desk, SWARM_DO_START), 1);
+        int64_t left = 1000 - 100 * ((int64_t)node - 1);
+        assert_int_equal(desk_effect(&desk, SWARM_DO_START, 0)->tokens_max, left); /* all of it */
+        desk_start_all(&desk);
+        desk_turn(&desk, node, 100, node);
+        assert_int_equal(swarm_live(desk.swarm), 1);
+        answer_and_verify(&desk, node, 2, node == 3 ? SWARM_VERIFIED_PASS : SWARM_VERIFIED_FAIL);
+    }
+    assert_int_equal(desk_count(&desk, SWARM_DO_START), 0);
+    assert_true(desk_node(&desk, 1)->seed != desk_node(&desk, 2)->seed);
+    desk_merged(&desk, 3, SWARM_MERGE_OK);
+    assert_int_equal(finished(&desk)->node, 3);
+    expect_why(&desk, "attempt 3 passed: agent-3, verified");
+    desk_close(&desk);
+}
+
+static void retries_end_with_attempts_tokens_and_the_verifier(void **state) {
+    (void)state;
+    struct desk desk;
+    struct swarm_options options = verified_options("retries", 2);
+    desk_open(&desk, &options);
+    for (size_t node = 1; node <= 2; node++) {
+        desk_start_all(&desk);
+        answer_and_verify(&desk, node, 2, SWARM_VERIFIED_FAIL);
+    }
+    assert_int_equal(finished(&desk)->outcome, SWARM_FAILED);
+    expect_why(&desk, "no attempt of 2 passed");
+    desk_close(&desk);
+
+    options = verified_options("retries", SWARM_ATTEMPTS_DEFAULT);
+    options.tokens_max = SWARM_CHILD_TOKENS_MIN + 100;
+    desk_open(&desk, &options);
+    desk_start_all(&desk);
+    desk_turn(&desk, 1, 101, 1);
+    answer_and_verify(&desk, 1, 2, SWARM_VERIFIED_FAIL);
+    assert_int_equal(finished(&desk)->outcome, SWARM_FAILED);
+    expect_why(&desk, "1 attempts, then none was started");
+    desk_close(&desk);
+
+    options = verified_options("retries", SWARM_ATTEMPTS_DEFAULT);
+    desk_open(&desk, &options);
+    for (size_t node = 1; node <= SWARM_VERIFIER_FAULTS_MAX; node++) {
+        desk_start_all(&desk);
+        answer_and_verify(&desk, node, 2, SWARM_VERIFIED_CRASHED);
+    }
+    desk_merged(&desk, 1, SWARM_MERGE_OK);
+    assert_int_equal(finished(&desk)->outcome, SWARM_UNVERIFIED);
+    expect_why(&desk, "nobody can say whether an attempt passes");
+    desk_close(&desk);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_out_of_range_are_named),
@@ -460,6 +520,8 @@ int main(void) {
         cmocka_unit_test(staged_goes_on_with_fewer_at_higher_effort),
         cmocka_unit_test(effort_stays_where_the_model_was_not_trained_for_it),
         cmocka_unit_test(auto_chooses_and_says_why),
+        cmocka_unit_test(retries_go_on_alone_until_one_passes),
+        cmocka_unit_test(retries_end_with_attempts_tokens_and_the_verifier),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
