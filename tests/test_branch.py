@@ -2,7 +2,7 @@
 """Forks and rewinds of recorded sessions, and their patches: test_branch.py HEARTH [NAME-PART]...
 
 With the bundled model, greedy: what the rest of a run writes is known, so a fork or a rewound session
-in the same workspace must come to the same tokens. Helpers and output are those of test_cli.py.
+in the same workspace must come to the same tokens. Helpers and output are those of cli_support.py.
 """
 import json
 import os
@@ -11,8 +11,8 @@ import shutil
 import subprocess
 import sys
 
-import test_cli
-from test_cli import GREEDY, MINI, Scratch, check, hearth, needs_sandbox
+import cli_support
+from cli_support import GREEDY, MINI, Scratch, check, hearth, needs_sandbox
 from test_resume import DEMO, context_ids, resume, whole_run
 
 
@@ -114,7 +114,7 @@ def test_a_diff_does_not_command_a_terminal():
         needs_sandbox()
         check(scratch.run(task["prompt"], *GREEDY), 0)
         ours, theirs = pty.openpty()
-        done = subprocess.run([test_cli.HEARTH, "sessions", "diff", "--state", str(scratch.state)],
+        done = subprocess.run([cli_support.HEARTH, "sessions", "diff", "--state", str(scratch.state)],
                               cwd=scratch.work, stdin=subprocess.DEVNULL, stdout=theirs, check=False)
         os.close(theirs)
         shown = os.read(ours, 65536)
@@ -186,4 +186,4 @@ def test_what_cannot_be_forked_is_named():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-import test_cli
+import cli_support
 from test_interactive import PROGRAM, Session, call, configured, say
 
 
@@ -63,7 +63,7 @@ def begin(run, message):
 
 
 def test_diff_shows_what_changed_so_far():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([write("a", "1\n"), say("done"), write("b", "2\n"), say("done")]) as run:
             run.wait("idle")
@@ -81,7 +81,7 @@ def test_diff_shows_what_changed_so_far():
 
 
 def test_undo_takes_back_files_and_tells_the_model():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([write("a", "1\n"), write("a", "2\n"), say("done"), say("I see")]) as run:
             run.wait("idle")
@@ -101,7 +101,7 @@ def test_undo_takes_back_files_and_tells_the_model():
 
 
 def test_rewind_goes_on_from_an_earlier_turn():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [write("a", "1\n"), say("first answer"), write("b", "2\n"), say("second answer"),
                  say("other answer"), say("last answer")]
@@ -136,7 +136,7 @@ def test_rewind_goes_on_from_an_earlier_turn():
 
 
 def test_undo_after_a_rewind_takes_back_what_is_left():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [write("a", "1\n"), say("first"), write("b", "2\n"), say("second"), say("third")]
         with one.run(turns) as run:
@@ -155,7 +155,7 @@ def test_undo_after_a_rewind_takes_back_what_is_left():
 
 
 def test_a_fork_begins_where_the_session_stands():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([write("a", "1\n"), say("first answer"), say("second answer")]) as run:
             run.wait("idle")
@@ -188,7 +188,7 @@ def end_changes(run):
 
 
 def test_what_was_taken_back_is_no_change_of_the_session():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([write("a", "1\n"), say("first"), write("b", "2\n"), say("second")]) as run:
             run.wait("idle")
@@ -211,7 +211,7 @@ def test_what_was_taken_back_is_no_change_of_the_session():
 
 
 def test_a_resumed_session_is_all_there_before_its_first_message():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([write("a", "1\n"), say("first"), write("b", "2\n"), say("second")]) as run:
             run.wait("idle")
@@ -240,7 +240,7 @@ def test_a_resumed_session_is_all_there_before_its_first_message():
 
 
 def test_budget_is_said_at_any_time():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("sleep 1"), say("done")], "--max-calls", "5", "--max-time", "1h") as run:
             run.wait("idle")
@@ -256,7 +256,7 @@ def test_budget_is_said_at_any_time():
 
 
 def test_a_difference_comes_between_two_steps():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         slow = say("again", repeat=True, delay_us=1000)
         with one.run([call("echo 1 >a; sleep 1; echo 2 >b"), slow]) as run:
@@ -281,7 +281,7 @@ def test_a_difference_comes_between_two_steps():
 
 
 def test_status_and_permissions_are_said_at_any_time():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         rules = configured(one, rules=[{"tool": "shell", "pattern": "rm *", "action": "deny"}])
         with one.run([call("sleep 1"), say("done")], "--policy", "ask", "--effort", "33", *rules) as run:
@@ -313,7 +313,7 @@ def test_status_and_permissions_are_said_at_any_time():
 
 
 def test_clear_begins_another_session_of_the_same_run():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         rules = ["--policy", "ask"]
         turns = [write("a", "1\n"), say("first answer"), write("a", "2\n"), say("second answer")]
@@ -364,7 +364,7 @@ def test_clear_keeps_what_comes_behind_it():
 
 
 def test_rewind_to_zero_begins_again():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [write("a", "1\n"), say("first answer"), say("other answer"), say("last answer")]
         with one.run(turns) as run:
@@ -408,7 +408,7 @@ def record(one, *arguments, count=2):
 def plain(one, *arguments):
     """A command of its own: (exit status, output, what it says)."""
     done = subprocess.run([PROGRAM, *arguments, "--state", str(one.state)], capture_output=True, text=True,
-                          cwd=test_cli.here(one.state), check=False,
+                          cwd=cli_support.here(one.state), check=False,
                           env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")))
     return done.returncode, done.stdout, done.stderr
 
@@ -418,7 +418,7 @@ def snapshot_bytes(one):
 
 
 def test_the_oldest_snapshots_go_at_the_end_of_a_run():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         old = record(one)
         assert snapshot_bytes(one) > 600_000
@@ -448,7 +448,7 @@ def test_the_oldest_snapshots_go_at_the_end_of_a_run():
 
 
 def test_a_run_within_the_bound_removes_nothing():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         old = record(one)
         record(one)
@@ -464,7 +464,7 @@ def test_a_run_within_the_bound_removes_nothing():
 
 
 def test_prune_says_what_goes_and_lets_it_go():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         old = record(one)
         other = Branching(one.folder / "other", one.state)
@@ -495,7 +495,7 @@ def test_prune_says_what_goes_and_lets_it_go():
 
 
 def test_a_killed_prune_takes_nothing_from_what_stays():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         for _ in range(3):
             new = record(one)
@@ -515,4 +515,4 @@ def test_a_killed_prune_takes_nothing_from_what_stays():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -2,7 +2,7 @@
 """Contexts that fill: test_compaction.py HEARTH_SCRIPTED [NAME-PART]...
 
 The whole program with a scripted engine, and beside it the real one with the bundled model. Helpers and
-output are those of test_cli.py.
+output are those of cli_support.py.
 """
 import json
 import os
@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 
-import test_cli
-from test_cli import GREEDY, Scratch, check, needs_sandbox
+import cli_support
+from cli_support import GREEDY, Scratch, check, needs_sandbox
 from test_resume import context_ids
 
-SCRIPTED = test_cli.HEARTH
+SCRIPTED = cli_support.HEARTH
 HEARTH = str(pathlib.Path(SCRIPTED).parent.parent / "runtime" / "hearth")
-SLOW = test_cli.is_slow_build()
+SLOW = cli_support.is_slow_build()
 LINES = "".join(f"line {i}: some words that fill a file up\n" for i in range(60))  # about 800 tokens
 MAX = 4096
 TURN_END = MAX - MAX // 8 - 256  # agent_history_turn_end
@@ -465,7 +465,7 @@ def test_a_kill_at_any_moment_leaves_one_context_whole():
 def test_the_bundled_model_goes_on_in_a_smaller_context():
     needs_sandbox()
     if SLOW:
-        raise test_cli.Skipped("takes a minute with sanitizers")
+        raise cli_support.Skipped("takes a minute with sanitizers")
     with Scratch() as scratch:
         task = scratch.demo()
         noise = "".join(f'print("case {i}: fine")\n' for i in range(60))
@@ -491,13 +491,13 @@ def test_the_bundled_model_goes_on_in_a_smaller_context():
         assert named(events, "finished")[0]["turns"] > turn, named(events, "finished")
         assert_sampled_again(scratch)
         scratch.check_database()
-        check(test_cli.hearth("sessions", "show", "last", "--state", scratch.state,
+        check(cli_support.hearth("sessions", "show", "last", "--state", scratch.state,
                               environment={"HEARTH_SCRIPT": str(write_empty(scratch))}), 0)
 
 
 def assert_sampled_again(scratch):
     """Every turn of the record and every summary comes to the same tokens, from the record alone."""
-    done = subprocess.run([pathlib.Path(SCRIPTED).parent / "resample", test_cli.MINI / "model", scratch.state],
+    done = subprocess.run([pathlib.Path(SCRIPTED).parent / "resample", cli_support.MINI / "model", scratch.state],
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, timeout=600)
     assert done.returncode == 0 and b"summaries: " in done.stdout, (done.stdout, done.stderr)
 
@@ -505,7 +505,7 @@ def assert_sampled_again(scratch):
 def test_a_summary_that_was_drawn_is_drawn_again():
     needs_sandbox()
     if SLOW:
-        raise test_cli.Skipped("takes a minute with sanitizers")
+        raise cli_support.Skipped("takes a minute with sanitizers")
     with Scratch() as scratch:
         task = scratch.demo()
         noise = "".join(f'print("case {i}: fine")\n' for i in range(60))
@@ -539,4 +539,4 @@ def test_the_bundled_model_stops_where_nothing_can_be_left_out():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import test_cli
+import cli_support
 
 HEARTH = os.path.abspath(sys.argv[1])
 
@@ -60,7 +60,7 @@ def test_text_shows_value_and_place():
     with Place() as place:
         place.write({"effort": 20, "rules": [{"tool": "shell", "pattern": "git *", "action": "allow"}]},
                     "{\n\"policy\": \"ask\",\n\"mcp\": {\"a\": {\"command\": [\"b\"]}}}")
-        done = test_cli.check(place.hearth("config", "--set", "budget.calls=5"), 0)
+        done = cli_support.check(place.hearth("config", "--set", "budget.calls=5"), 0)
         lines = [" ".join(line.split()) for line in done.stdout.decode().splitlines()]
         user, project = place.user / "config.json", place.work / ".hearth" / "config.json"
         assert f"effort 20 {user}:1" in lines, lines
@@ -68,31 +68,31 @@ def test_text_shows_value_and_place():
         assert f"rules allow shell git * {user}:1" in lines, lines
         assert "budget.calls 5 --set" in lines and "backend \"auto\" default" in lines, lines
         assert any(line.startswith(f"# {project}:3: 'mcp' does not count") for line in lines), lines
-        done = test_cli.check(place.hearth("config", "--no-project"), 0)
+        done = cli_support.check(place.hearth("config", "--no-project"), 0)
         assert b"does not count" not in done.stdout
 
 
 def test_every_command_finds_the_state_of_the_configuration():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         place.write({"state": "~/elsewhere"})
         place.script.write_text(json.dumps({"turns": [{"text": "done"}]}))
-        test_cli.check(place.hearth("run", "a task of mine"), 0)
+        cli_support.check(place.hearth("run", "a task of mine"), 0)
         assert (place.path / "elsewhere" / "sessions.db").exists()
         for command, word in (("list", b"a task of mine"), ("show", b"a task of mine"), ("prune", b"1 workspaces")):
-            assert word in test_cli.check(place.hearth("sessions", command), 0).stdout
+            assert word in cli_support.check(place.hearth("sessions", command), 0).stdout
         assert b"elsewhere" in place.hearth("doctor").stdout
-        test_cli.check(place.hearth("sessions", "list", "--state", str(place.path / "nowhere")), 0)
+        cli_support.check(place.hearth("sessions", "list", "--state", str(place.path / "nowhere")), 0)
         place.write({"stat": "x"})
         done = place.hearth("sessions", "list")
         assert done.returncode == 5 and b"'stat'" in done.stderr and done.stderr.count(b"\n") == 1, done
-        test_cli.check(place.hearth("sessions", "list", "--state", str(place.path / "elsewhere")), 0)
+        cli_support.check(place.hearth("sessions", "list", "--state", str(place.path / "elsewhere")), 0)
 
 
 def test_json_is_one_object_without_secrets():
     with Place() as place:
         place.write({"mcp": {"a": {"command": ["b"], "env": {"TOKEN": "sesame"}}}, "trust": [str(place.work)]})
-        done = test_cli.check(place.hearth("config", "--json"), 0)
+        done = cli_support.check(place.hearth("config", "--json"), 0)
         assert b"sesame" not in done.stdout
         shown = json.loads(done.stdout)
         assert shown["trusted"] is True and shown["project_file"] is None
@@ -138,12 +138,12 @@ def test_wrong_ones_are_one_line():
                 ("{", None, 2, "JSON ends"),
                 ({}, {"state": "x"}, 2, "no place in a project's file")):
             place.write(user, project if project is not None else {})
-            done = test_cli.check(place.hearth("config"), status, err=words)
+            done = cli_support.check(place.hearth("config"), status, err=words)
             assert done.stdout == b"" and done.stderr.count(b"\n") == 1, done
         place.write({}, {})
-        test_cli.check(place.hearth("config", "nonsense"), 2, err="'nonsense' is not a key")
-        test_cli.check(place.hearth("config", "--set", "efort=1"), 2, err="did you mean 'effort'")
-        test_cli.check(place.hearth("config", "--config", "missing"), 2, err="No such file")
+        cli_support.check(place.hearth("config", "nonsense"), 2, err="'nonsense' is not a key")
+        cli_support.check(place.hearth("config", "--set", "efort=1"), 2, err="did you mean 'effort'")
+        cli_support.check(place.hearth("config", "--config", "missing"), 2, err="No such file")
 
 
 def test_a_file_that_is_none_is_one_fault():
@@ -181,19 +181,19 @@ def test_a_file_that_is_none_is_one_fault():
                 make(folder / "config.json")
                 named = ["--config", str(folder / "config.json")] if where == "named" else []
                 for command in (["config"], ["run", "--state", str(place.path / "state"), "task"]):
-                    done = test_cli.check(place.hearth(*command, *named), 2, err="config.json|/dev/null")
+                    done = cli_support.check(place.hearth(*command, *named), 2, err="config.json|/dev/null")
                     assert done.stderr.count(b"\n") == 1, (name, where, done)
 
 
 def test_an_error_shows_no_character_that_deceives():
     with Place() as place:
         place.write({"\u202eeffort": 1, "a": 2})
-        done = test_cli.check(place.hearth("config"), 2, err=r"'\\u202eeffort' is not a key")
+        done = cli_support.check(place.hearth("config"), 2, err=r"'\\u202eeffort' is not a key")
         assert "\u202e".encode() not in done.stderr
 
 
 def test_a_project_narrows_what_a_run_may_do():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         place.write({}, {"rules": [{"tool": "shell", "pattern": "rm *", "action": "deny"}]})
         (place.work / "kept").write_text("x")
@@ -208,7 +208,7 @@ def test_a_project_narrows_what_a_run_may_do():
 
 
 def test_skills_of_the_user_are_listed_and_readable():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         skill = place.user / "skills" / "moo"
         skill.mkdir(parents=True)
@@ -221,7 +221,7 @@ def test_skills_of_the_user_are_listed_and_readable():
 
 
 def test_a_trusted_project_s_file_counts_as_it_was_accepted():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         file = place.work / ".hearth" / "config.json"
         (place.work / ".hearth").rmdir()
@@ -235,10 +235,10 @@ def test_a_trusted_project_s_file_counts_as_it_was_accepted():
         events = place.run([shell("touch x")])
         assert any("is not what was accepted" in note for note in texts(events, "note")), events
         assert not (place.work / "x").exists()
-        shown = json.loads(test_cli.check(place.hearth("config", "--json", *state), 0).stdout)
+        shown = json.loads(cli_support.check(place.hearth("config", "--json", *state), 0).stdout)
         assert shown["trusted"] is False and len(shown["notes"]) == 1, shown
         # It counts once the person says so, until it changes again.
-        test_cli.check(place.hearth("config", "accept", *state), 0, err="accepted: ")
+        cli_support.check(place.hearth("config", "accept", *state), 0, err="accepted: ")
         assert not texts(place.run([shell("touch x")]), "note") and (place.work / "x").exists()
         place.write(project=json.loads(allow) | {"effort": 20})
         events = place.run([shell("touch y")])
@@ -249,12 +249,12 @@ def test_a_trusted_project_s_file_counts_as_it_was_accepted():
         assert any("is trusted as it is now" in note for note in texts(events, "note")), events
         assert (place.work / "y").exists()
         place.write({})
-        test_cli.check(place.hearth("config", "accept", *state), 3, err="is not listed under")
+        cli_support.check(place.hearth("config", "accept", *state), 3, err="is not listed under")
         assert len(list((place.path / "state" / "trusted").iterdir())) == 1
 
 
 def test_instructions_leave_a_small_context_its_room():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         for name in "AGENTS.md", "CLAUDE.md":
             (place.work / name).write_text(f"{name} one two three\n" * 300000)
@@ -276,7 +276,7 @@ def hook(place, name, script):
 
 
 def test_bad_hooks_are_notes_and_the_run_goes_on():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     bad = [("hang", "exec sleep 600\n", "stopped after 500 ms"), ("flood", "cat /dev/zero\n", "too much"),
            ("crash", "kill -SEGV $$\n", "signalled"), ("missing", None, "does not exist")]
     for name, script, words in bad:
@@ -308,13 +308,13 @@ def test_a_key_a_group_or_a_server_is_shown():
         assert json.loads(place.hearth("config", "mcp.c").stdout)["command"] == ["d"]
         assert list(json.loads(place.hearth("config", "mcp").stdout)) == ["a", "c"]
         for name, near in (("efort", "effort"), ("budget.tim", "budget.time"), ("mcp.d", None), ("budge.", None)):
-            done = test_cli.check(place.hearth("config", name), 2, err=f"'{name}' is not a key")
+            done = cli_support.check(place.hearth("config", name), 2, err=f"'{name}' is not a key")
             assert near is None or f"did you mean '{near}'?" in done.stderr.decode(), done
 
 
 def test_text_says_what_counts_without_a_file():
     with Place() as place:
-        done = test_cli.check(place.hearth("config", "--state", "../state"), 0).stdout.decode()
+        done = cli_support.check(place.hearth("config", "--state", "../state"), 0).stdout.decode()
         lines = {line.split()[0]: line for line in done.splitlines() if not line.startswith(("#", " "))}
         assert f'"{place.path}/state"  --state' in lines["state"] and "(no limit)" in lines["budget.time"], done
         assert "null" not in done and '"default"' not in done, done
@@ -328,16 +328,16 @@ def test_a_rule_for_no_tool_is_an_error():
     with Place() as place:
         for rule, near in (("Bash(git *)", "shell:PATTERN"), ("shel:git *", "shell"), ("mcp__x__*", "server 'x'")):
             for option in ("--deny", "--allow"):
-                done = test_cli.check(place.hearth("run", option, rule, "--state", str(place.path / "state"), "x"), 2,
+                done = cli_support.check(place.hearth("run", option, rule, "--state", str(place.path / "state"), "x"), 2,
                                       err=f"{option}: 'rules'")
                 assert near in done.stderr.decode(), done
         place.write({"rules": [{"tool": "Bash(git *)", "action": "deny"}]})
-        test_cli.check(place.hearth("run", "x"), 2, err="config.json:1: 'rules' names no tool: 'Bash")
+        cli_support.check(place.hearth("run", "x"), 2, err="config.json:1: 'rules' names no tool: 'Bash")
         assert not (place.path / "state").exists()
 
 
 def test_a_rule_by_a_name_of_any_dialect_counts_and_is_named():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         for dialect in ("hearth", "claude"):
             calls = {"calls": [{"name": "shell" if dialect == "hearth" else "Bash", "arguments": {"command": "ls"}}]}
@@ -350,16 +350,16 @@ def test_a_rule_by_a_name_of_any_dialect_counts_and_is_named():
 
 
 def test_places_are_one_by_any_name():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         (place.path / "link").symlink_to(place.path)
         for n, state in enumerate(("../state", "../link/./state", str(place.path / "work" / ".." / "state"))):
             place.script.write_text(json.dumps({"turns": [shell(f"echo {n} > {n}"), {"text": "done"}]}))
-            test_cli.check(place.hearth("run", "--state", state, "task"), 0)
-            done = test_cli.check(place.hearth("sessions", "undo", "--state", state), 0)
+            cli_support.check(place.hearth("run", "--state", state, "task"), 0)
+            done = cli_support.check(place.hearth("sessions", "undo", "--state", state), 0)
             assert not (place.work / str(n)).exists(), done
         assert len(list((place.path / "state" / "snapshots").iterdir())) == 1
-        listed = test_cli.check(place.hearth("sessions", "list", "--state", "../state", "--json"), 0).stdout
+        listed = cli_support.check(place.hearth("sessions", "list", "--state", "../state", "--json"), 0).stdout
         assert listed.count(b'"task":') == 3, listed
 
 
@@ -368,12 +368,12 @@ def test_a_file_that_cannot_be_written_is_refused_at_the_start():
         for path, words in (("/nonexistent/x", "No such file or directory"), (".", "is a directory"),
                             (str(place.script / "x"), "Not a directory")):
             done = place.hearth("run", "--output-last-message", path, "--state", str(place.path / "state"), "task")
-            test_cli.check(done, 2, err=f"--output-last-message {path}.*{words}")
+            cli_support.check(done, 2, err=f"--output-last-message {path}.*{words}")
         assert not (place.path / "state").exists()
-        test_cli.needs_sandbox()
+        cli_support.needs_sandbox()
         place.run([], "--output-last-message", "last")
         assert (place.work / "last").read_text() == "done"
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -17,8 +17,8 @@ import sys
 import tempfile
 import time
 
-import test_cli
-from test_cli import Scratch, needs_sandbox
+import cli_support
+from cli_support import Scratch, needs_sandbox
 
 KILLS = int(os.environ.get("HEARTH_KILLS", "12"))
 CALLS = int(os.environ.get("HEARTH_SOAK_CALLS", "150"))
@@ -55,7 +55,7 @@ def start(scratch, script, *arguments):
     path = scratch.path / "script.json"
     path.write_text(json.dumps(script))
     return subprocess.Popen(
-        [test_cli.HEARTH, "run", *arguments, "--state", scratch.state, "--json"],
+        [cli_support.HEARTH, "run", *arguments, "--state", scratch.state, "--json"],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=scratch.work,
         env=dict(os.environ, HEARTH_SCRIPT=str(path)))
 
@@ -272,7 +272,7 @@ def test_killed_while_files_are_put_back_the_next_attempt_ends_it():
             if len(line.changes) < 4:
                 line.go_on()
             words, count = line.back_words()
-            command = [test_cli.HEARTH, "sessions", *words, "--state", scratch.state]
+            command = [cli_support.HEARTH, "sessions", *words, "--state", scratch.state]
             before, rewinds = line.found(), rewinds_of(scratch)
             assert before == line.files
             began = time.monotonic()
@@ -362,7 +362,7 @@ def test_a_long_session_stays_within_bounds():
         assert process.wait() == 0, error
         assert results == CALLS + 1, results
         print(f"{CALLS} calls: resident {warm[0]} to {last[0]} KiB, descriptors {warm[1]} to {last[1]}")
-        if not test_cli.is_slow_build():  # a sanitizer keeps what was freed
+        if not cli_support.is_slow_build():  # a sanitizer keeps what was freed
             assert last[0] - warm[0] <= GROWTH_KIB_MAX, (warm, last)
         assert last[1] <= warm[1] + 2 and last[2] == 0, (warm, last)
         size = sum(path.stat().st_size for path in pathlib.Path(scratch.state).glob("sessions.db*"))
@@ -382,7 +382,7 @@ def main():
     empty.write('{"turns": []}')
     empty.flush()
     os.environ["HEARTH_SCRIPT"] = empty.name
-    return test_cli.run_tests(
+    return cli_support.run_tests(
         [(name, test) for name, test in globals().items()
          if name.startswith("test_") and callable(test)
          and (not parts or any(part in name for part in parts))])

@@ -3,7 +3,7 @@
 
 The whole program with a scripted engine, messages and answers as JSON lines on standard input. Every
 context that the engine is given is written down; in each test every one must begin with the one before
-it and what was sampled since. Output is that of test_cli.py.
+it and what was sampled since. Output is that of cli_support.py.
 """
 import contextlib
 import http.server
@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 
-import test_cli
+import cli_support
 
 PROGRAM = os.path.abspath(sys.argv[1])
 BESIDE = pathlib.Path(PROGRAM).resolve().parent  # what lies in /tmp is never shown inside
@@ -64,7 +64,7 @@ class Session:
         if "--resume" not in arguments:
             command += ["-C", str(self.work)]
         run = Run(subprocess.Popen(
-            command + list(arguments), env=environment, stdin=subprocess.PIPE, cwd=test_cli.here(self.state),
+            command + list(arguments), env=environment, stdin=subprocess.PIPE, cwd=cli_support.here(self.state),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         try:
             yield run
@@ -88,7 +88,7 @@ class Session:
     def hearth(self, *arguments):
         done = subprocess.run(
             [PROGRAM, *arguments, "--state", str(self.state)], stdout=subprocess.PIPE, check=True,
-            cwd=test_cli.here(self.state), env=dict(os.environ, HEARTH_SCRIPT=str(self.folder / "script.json")))
+            cwd=cli_support.here(self.state), env=dict(os.environ, HEARTH_SCRIPT=str(self.folder / "script.json")))
         return done.stdout.decode()
 
     def tree(self):
@@ -187,7 +187,7 @@ def test_messages_are_answered_one_after_the_other():
 
 
 def test_files_that_other_programs_act_upon_are_named_when_they_change():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("echo a > notes", "echo a > .envrc"), say("done")]) as run:
             run.message("go")
@@ -199,7 +199,7 @@ def test_files_that_other_programs_act_upon_are_named_when_they_change():
 
 
 def test_messages_while_it_works_come_before_the_next_turn():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("sleep 1; echo a"), say("done")]) as run:
             run.message("go")
@@ -275,7 +275,7 @@ def lines(one, turns, text, *arguments, terminal=False):
 
 
 def test_lines_of_text_are_answers_and_commands_too():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     command = "".join(f"echo {number} >> n\n" for number in range(30)) + "echo " + "x" * 600 + "the end"
     turns = [call(command), call("echo no > m"), say("done"), say("second")]
     text = "go\nwhat?\ny\nn not that\n/diff\n/undo\nand more\n/\n/hepl\n/help\n/quit\nnever"
@@ -293,14 +293,14 @@ def test_lines_of_text_are_answers_and_commands_too():
 
 
 def test_the_end_of_the_lines_refuses_what_is_asked():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         shown = lines(one, [call("echo a > n"), say("done")], "go", "--policy", "ask")
         assert "nobody is there to be asked" in shown and not list(one.work.iterdir()), shown
 
 
 def test_a_dumb_terminal_answers_and_commands():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     turns = [call("echo a > n"), call("echo b > m"), say("done")]
     with session() as one:
         talk = [("", "go"), ("v: view", "y"), ("v: view", "n"), ("ended with an answer", "/sessions"),
@@ -385,7 +385,7 @@ def test_interrupt_with_a_message_waiting_gives_it_at_once():
 
 
 def test_interrupted_calls_get_results_that_say_so():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("sleep 100", "echo never"), say("fine")]) as run:
             run.message("one")
@@ -483,7 +483,7 @@ def test_quit_while_it_works():
 
 
 def test_live_output_comes_while_the_tool_runs():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("echo early; sleep 1; printf 'l\\303'; sleep 1; printf '\\244te'"),
                       say("done")]) as run:
@@ -498,7 +498,7 @@ def test_live_output_comes_while_the_tool_runs():
 
 
 def test_a_cancelled_call_does_not_end_later_ones():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("sleep 100"), call("echo alive"), say("done")]) as run:
             run.message("one")
@@ -531,7 +531,7 @@ def configured(one, **config):
 
 
 def test_hooks_refuse_remark_and_want_more():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session(BESIDE) as one:
         before = hook(one, "before", "if grep -q forbidden; then echo not that >&2; exit 2; fi\n")
         after = hook(one, "after", "echo seen by a hook\n")
@@ -557,7 +557,7 @@ def test_hooks_refuse_remark_and_want_more():
 
 
 def test_a_stop_hook_that_never_has_enough_is_left():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session(BESIDE) as one:
         stop = hook(one, "stop", "echo more please >&2; exit 2\n")
         del stop["tool"]
@@ -569,7 +569,7 @@ def test_a_stop_hook_that_never_has_enough_is_left():
 
 
 def test_an_interrupt_ends_a_hook():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session(BESIDE) as one:
         before = hook(one, "before", "sleep 100\n")
         with one.run([call("echo 1"), say("done")],
@@ -612,7 +612,7 @@ def test_instructions_are_part_of_the_system_text():
 
 
 def test_the_network_is_what_the_list_says():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
 
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -650,7 +650,7 @@ def test_the_network_is_what_the_list_says():
 
 
 def test_a_worktree_leaves_the_workspace_alone():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         (one.work / "a").write_text("old")
         with one.run([call("echo new > a"), say("done")], "--worktree") as run:
@@ -672,7 +672,7 @@ def test_a_worktree_leaves_the_workspace_alone():
 
 
 def test_a_workspace_that_is_deleted_ends_the_run_in_one_line():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([say("a"), call("echo hi > x")]) as run:
             run.message("one")
@@ -691,7 +691,7 @@ def test_a_workspace_that_is_deleted_ends_the_run_in_one_line():
 
 
 def test_a_record_that_cannot_be_written_ends_the_run_in_one_line():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         path = one.folder / "script.json"
         path.write_text(json.dumps({"turns": [call(f"echo {i} {'x' * 200}") for i in range(300)]}))
@@ -715,7 +715,7 @@ def test_a_record_that_cannot_be_written_ends_the_run_in_one_line():
 
 
 def test_killed_anywhere_a_session_goes_on():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for event in ("session", "turn", "content", "tool_call", "tool_result", "idle"):
         with session() as one:
             turns = [call("echo x >> file"), say("done", delay_us=2000)]
@@ -753,7 +753,7 @@ def kill_at(one, random, calls):
 
 
 def test_killed_at_random_nothing_that_was_said_is_lost():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     seed = int(os.environ.get("HEARTH_SEED", "0")) or random.randrange(1, 1 << 30)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -791,7 +791,7 @@ def test_a_time_budget_ends_it_while_it_waits():
 
 
 def test_a_budget_of_calls_leaves_a_turn_to_answer():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [call("echo 1"), call("echo 2", "echo 3", "echo 4"), say("an answer")]
         with one.run(turns, "--max-calls", "2") as run:
@@ -805,7 +805,7 @@ def test_a_budget_of_calls_leaves_a_turn_to_answer():
 
 
 def test_a_budget_of_calls_that_is_ignored_ends_the_run():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [call("echo 1"), call("echo 2"), call("echo 3")]
         with one.run(turns, "--max-calls", "1") as run:
@@ -828,4 +828,4 @@ def test_the_last_message_is_a_file():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

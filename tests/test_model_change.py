@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 
-import test_cli
+import cli_support
 from test_commands import begin, session, write
 from test_interactive import PROGRAM, say
 
@@ -49,7 +49,7 @@ def messages_of(tree):
 
 
 def test_a_conversation_goes_on_under_another_model():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         other = other_model(one)
         turns = [write("a", "1\n"), say("first answer"), write("b", "2\n"), say("second answer"),
@@ -238,4 +238,4 @@ def test_a_conversation_that_is_too_long_for_the_other_model_stays():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

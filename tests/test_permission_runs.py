@@ -7,12 +7,12 @@ import json
 import os
 import sys
 
-import test_cli
+import cli_support
 from test_interactive import WAIT, call, say, session
 
 
 def test_questions_are_answered_by_the_person():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [call("echo 1 > a"), call("echo 2 > b"), call("echo 3 > c"), call("echo 4 > d"),
                  say("done")]
@@ -43,7 +43,7 @@ def test_questions_are_answered_by_the_person():
 
 
 def test_always_adds_a_rule_for_the_session():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [call("touch a"), call("touch a"), call("touch b; rm a"), say("done")]
         with one.run(turns, "--policy", "ask") as run:
@@ -61,7 +61,7 @@ def test_always_adds_a_rule_for_the_session():
 
 
 def test_headless_what_would_be_asked_is_refused():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [call("touch a"), call("touch b"), say("done")]
         with one.run(turns, "--policy", "ask", "--allow", "shell:touch a") as run:
@@ -75,7 +75,7 @@ def test_headless_what_would_be_asked_is_refused():
 
 
 def test_rules_hold_under_every_dialect():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     patch = "*** Begin Patch\n*** Add File: ok\n+a\n*** Add File: secret\n+b\n*** End Patch\n"
     cases = {
         "claude": [("Bash", {"command": "true; touch x"}), ("Write", {"file_path": "secret", "content": "x"}),
@@ -107,7 +107,7 @@ def test_rules_hold_under_every_dialect():
 
 
 def test_what_may_not_be_read_is_not_found_either():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for dialect, name, arguments in (("hearth", "grep", {"pattern": "key"}),
                                      ("claude", "Grep", {"pattern": "key", "path": "/workspace"}),
                                      ("codex", "grep_files", {"pattern": "key", "path": "./"})):
@@ -131,7 +131,7 @@ def test_what_may_not_be_read_is_not_found_either():
 
 
 def test_read_only_writes_nothing():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         write = {"thinking": "", "text": "", "calls": [
             {"name": "write", "arguments": {"path": "a", "content": "x"}}]}
@@ -148,7 +148,7 @@ def test_read_only_writes_nothing():
 
 
 def test_configuration_and_options_decide():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         config = one.folder / "config.json"
         config.write_text(json.dumps({
@@ -167,4 +167,4 @@ def test_configuration_and_options_decide():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -2,7 +2,7 @@
 """Promises that hold across the parts of a run: test_promises.py HEARTH_SCRIPTED [NAME-PART]...
 
 What each part has tests for, seen once more where it counts: in the record, in a prompt, in the events
-of the whole program. Output is that of test_cli.py.
+of the whole program. Output is that of cli_support.py.
 """
 import contextlib
 import http.server
@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-import test_cli
+import cli_support
 import test_compaction
 import test_terminal
 from test_interactive import BESIDE, ENDLESS, call, configured, hook, say, session
@@ -56,7 +56,7 @@ def server_beside():
 
 
 def test_every_decision_is_recorded():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         turns = [call("echo 1"), call("ls"), tool("fetch", url="https://example.org/"), say("done")]
         with one.run(turns, "--tools", "shell,fetch", "--deny", "shell:ls") as run:
@@ -75,7 +75,7 @@ def mcp(one, command, **more):
 
 
 def test_a_trusted_server_is_recorded():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         options = mcp(one, ["python3", str(one.work / "server.py")], trusted=True)
         with one.run([say("done")], *options) as run:
@@ -88,7 +88,7 @@ def test_a_trusted_server_is_recorded():
 
 def test_servers_and_hooks_have_the_network_that_is_theirs():
     """A server that of the run, a hook none."""
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for is_listed in (True, False):
         with session(BESIDE) as one, server_beside() as here:
             (one.work / "fetch.py").write_text(FETCH)
@@ -109,7 +109,7 @@ def test_servers_and_hooks_have_the_network_that_is_theirs():
 
 
 def test_read_only_holds_for_servers_and_hooks():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session(BESIDE) as one:
         command = ["python3", "/workspace/server.py"]
         mcp(one, command)
@@ -126,8 +126,8 @@ def test_read_only_holds_for_servers_and_hooks():
 
 
 def test_no_tool_outlives_the_time_of_a_run():
-    """A call of a server and a hook, as a command does (test_cli.py)."""
-    test_cli.needs_sandbox()
+    """A call of a server and a hook, as a command does (cli_support.py)."""
+    cli_support.needs_sandbox()
     with session(BESIDE) as one:
         mcp(one, [])
         before = hook(one, "before", "sleep 300\n")
@@ -139,12 +139,12 @@ def test_no_tool_outlives_the_time_of_a_run():
                 run.message("one")
                 run.wait("finished")
                 assert run.process.wait(timeout=60) == 4
-            assert time.monotonic() - begin < (17 if test_cli.is_slow_build() else 12)
+            assert time.monotonic() - begin < (17 if cli_support.is_slow_build() else 12)
             one.contexts.clear()
 
 
 def test_a_session_outlives_a_server_that_floods():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         options = mcp(one, ["python3", "/workspace/server.py"]) + ["--allow", "mcp__*"]
         flood = [tool("mcp__fake__misbehave", text=kind) for kind in ("flood", "garbage_forever", "long_answer")]
@@ -163,7 +163,7 @@ def test_a_session_outlives_a_server_that_floods():
 
 
 def test_full_asks_nothing_and_confines_all_the_same():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one, server_beside() as here:
         (one.work / "fetch.py").write_text(FETCH)
         beside = one.folder / "beside"
@@ -242,7 +242,7 @@ def test_nothing_volatile_is_at_the_head_of_a_prompt():
 
 
 def test_what_a_configuration_says_of_compaction_counts():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for settings, wanted in (({"keep_turns": 1}, [3]), ({"keep_turns": 2}, [2]), ({"at_percent": 0}, [])):
         with test_compaction.World() as world:
             path = world.path / "config.json"
@@ -255,7 +255,7 @@ def test_what_a_configuration_says_of_compaction_counts():
 
 def test_the_prompt_is_there_at_once():
     """Start to prompt, without a model to load: 0.2 s, the best of several on a busy machine."""
-    times, most = [], 3000 if test_cli.is_slow_build() else 200
+    times, most = [], 3000 if cli_support.is_slow_build() else 200
     with test_terminal.Place() as place:
         while len(times) < 30 and min(times, default=most + 1) > most:
             begin = time.monotonic()
@@ -298,7 +298,7 @@ def documented_fields():
 
 
 def test_events_have_the_fields_that_their_rows_name():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     rows = documented_fields()
     with session(BESIDE) as one:
         after = hook(one, "after", "exit 3\n")
@@ -329,4 +329,4 @@ def test_events_have_the_fields_that_their_rows_name():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

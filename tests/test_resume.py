@@ -2,7 +2,7 @@
 """Sessions that go on after a stop, a kill or a restart: test_resume.py HEARTH [NAME-PART]...
 
 With the bundled model, greedy: what an uninterrupted run writes is known, so a session that was cut
-anywhere must come to the same tokens. Helpers and output are those of test_cli.py.
+anywhere must come to the same tokens. Helpers and output are those of cli_support.py.
 """
 import json
 import os
@@ -15,12 +15,12 @@ import subprocess
 import sys
 import time
 
-import test_cli
+import cli_support
 import test_interactive
-from test_cli import GREEDY, HEARTH, MINI, Scratch, check, hearth, needs_sandbox
+from cli_support import GREEDY, HEARTH, MINI, Scratch, check, hearth, needs_sandbox
 
 DEMO = "012-trace-call"
-SLOW = test_cli.is_slow_build()  # with sanitizers: fewer places to cut at
+SLOW = cli_support.is_slow_build()  # with sanitizers: fewer places to cut at
 
 
 def context_ids(tree):
@@ -105,7 +105,7 @@ def test_a_session_cut_at_any_turn_comes_to_the_same_tokens():
 def test_every_turn_may_be_a_run_of_its_own():
     needs_sandbox()
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
         turns = whole_run()["turns"]
@@ -118,7 +118,7 @@ def test_every_turn_may_be_a_run_of_its_own():
 def test_sampling_goes_on_with_the_recorded_seed():
     needs_sandbox()
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     sampled = ["--temperature", "0.7", "--top-p", "0.9", "--seed", "5", "--effort", "50"]
     with Scratch() as scratch, Scratch() as other:
         task = scratch.demo(DEMO)
@@ -135,7 +135,7 @@ def test_sampling_goes_on_with_the_recorded_seed():
 def test_a_session_cut_behind_any_turn_hears_of_its_guards_the_same():
     needs_sandbox()
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     given = [*GREEDY, "--max-thinking", "1"]
     with Scratch() as scratch, Scratch() as other:
         check(scratch.run("Say it.", *given), 1)
@@ -181,7 +181,7 @@ def test_a_kill_while_the_model_writes_loses_that_turn_only():
 
 def test_a_cut_turn_is_sampled_again_or_stays_when_the_user_speaks():
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
@@ -212,7 +212,7 @@ def test_a_call_cut_by_a_kill_is_said_to_be_interrupted():
     needs_sandbox()
     with Scratch() as scratch:
         scratch.slow(60)
-        process = scratch.start(test_cli.SLOW_TASK)
+        process = scratch.start(cli_support.SLOW_TASK)
         scratch.wait_for_tool(process)
         process.kill()
         process.communicate()
@@ -237,7 +237,7 @@ def test_an_interrupt_during_a_tool_goes_on_after_it():
     needs_sandbox()
     with Scratch() as scratch:
         scratch.slow(60)
-        process = scratch.start(test_cli.SLOW_TASK)
+        process = scratch.start(cli_support.SLOW_TASK)
         scratch.wait_for_tool(process)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=120)
@@ -250,7 +250,7 @@ def test_an_interrupt_during_a_tool_goes_on_after_it():
 
 def test_a_session_with_replays_goes_on_to_the_same_tokens():
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     replay = ["--window", "replay", "--max-turns"]
     with Scratch() as scratch, Scratch() as other:
@@ -279,7 +279,7 @@ def test_a_session_that_died_before_its_first_turn_begins_anew():
 
 def test_a_prompt_without_output_takes_a_new_message():
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
@@ -287,7 +287,7 @@ def test_a_prompt_without_output_takes_a_new_message():
         before = tree_of(scratch)
         runs = before["agents"][0]["turns"][-1]["token_runs"]
         if runs[-1]["kind"] != "prompt":
-            raise test_cli.Skipped("the model was faster than the kill")
+            raise cli_support.Skipped("the model was faster than the kill")
         resume(scratch, "Stop. Only say yes.", "--max-turns", "1")
         tree = tree_of(scratch)
         ids = context_ids(before)
@@ -305,7 +305,7 @@ def test_a_prompt_without_output_takes_a_new_message():
 
 def test_an_ended_session_takes_a_new_message_and_else_says_that_nothing_is_left():
     if SLOW:
-        raise test_cli.Skipped("takes minutes with sanitizers")
+        raise cli_support.Skipped("takes minutes with sanitizers")
     needs_sandbox()
     with Scratch() as scratch:
         task = scratch.demo(DEMO)
@@ -379,7 +379,7 @@ def test_each_refusal_has_its_status_and_names_the_reason():
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config, indent=3))
         done = check(resume(scratch, "--model", str(model)), 3, err="another model: digest")
-        assert len(set(test_cli.re.findall(rb"[0-9a-f]{16}\b", done.stderr))) >= 2, done.stderr
+        assert len(set(cli_support.re.findall(rb"[0-9a-f]{16}\b", done.stderr))) >= 2, done.stderr
         moved = scratch.path / "moved"
         scratch.work.rename(moved)
         check(resume(scratch, session=named), 3, err="the workspace of session .* is gone")
@@ -411,7 +411,7 @@ def test_a_running_session_is_not_resumed():
     needs_sandbox()
     with Scratch() as scratch:
         scratch.slow(60)
-        process = scratch.start(test_cli.SLOW_TASK)
+        process = scratch.start(cli_support.SLOW_TASK)
         scratch.wait_for_tool(process)
         check(resume(scratch), 3, err=str(process.pid))
         process.kill()
@@ -496,7 +496,7 @@ def test_after_a_restart_the_context_comes_from_disk():
     with Scratch() as scratch:
         recorded(scratch)
         if not any(pathlib.Path(scratch.state, "cache").rglob("*")):
-            raise test_cli.Skipped("this build keeps no cache on disk")
+            raise cli_support.Skipped("this build keeps no cache on disk")
         done = check(resume(scratch, "--json"), 0)
         event = resumed_event(done)
         assert event["restored_disk"] >= event["context"] // 128 * 128 - 128 > 0, event
@@ -505,4 +505,4 @@ def test_after_a_restart_the_context_comes_from_disk():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-import test_cli
+import cli_support
 from test_commands import session
 from test_interactive import PROGRAM, WAIT, call, say
 from test_terminal import Place, Screen
@@ -52,7 +52,7 @@ def test_what_the_host_told_the_model_is_not_shown_as_the_persons():
 
 
 def test_the_end_of_the_conversation_is_shown():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         many = dict(call(""), calls=[
             {"name": "shell", "arguments": {"command": f"echo call{i}\necho more"}} for i in range(15)])
@@ -110,7 +110,7 @@ def test_text_of_the_record_is_harmless():
 
 
 def test_the_todo_list_is_there_again():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         turns = [todo(("old", "pending")), todo(("one thing", "completed"), ("other", "in_progress")),
                  say("answer 0")]
@@ -127,7 +127,7 @@ def ask_for(run, answer):
 
 
 def test_always_counts_for_this_session_alone():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         options = ["--policy", "ask"]
         with one.run([call("touch a"), say("done")], *options) as run:
@@ -158,4 +158,4 @@ def test_always_counts_for_this_session_alone():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-import test_cli
+import cli_support
 from test_interactive import BESIDE, PROGRAM, WAIT, configured, call, say, session
 
 NEVER = {"command": ["sleep", "1000"]}  # starts, and says nothing
@@ -32,7 +32,7 @@ def with_fake(one, before="", **servers):
 
 
 def test_a_server_that_never_answers_does_not_delay_the_prompt():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         began = time.monotonic()
         with one.run([say("an answer")], *configured(one, mcp={"never": NEVER})) as run:
@@ -50,7 +50,7 @@ def test_a_server_that_never_answers_does_not_delay_the_prompt():
 
 
 def test_leaving_does_not_wait_for_a_server():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         began = time.monotonic()
         with one.run([], *configured(one, mcp={"never": NEVER})) as run:
@@ -60,7 +60,7 @@ def test_leaving_does_not_wait_for_a_server():
 
 
 def test_the_first_turn_waits_for_a_slow_server():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         options = with_fake(one, "sleep 2;")
         with one.run([echo(), say("done"), say("more")], *options, "--allow", "mcp__*") as run:
@@ -91,7 +91,7 @@ def headless(one, turns, *options):
 
 
 def test_a_task_waits_for_its_servers_until_it_is_stopped_or_out_of_time():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         run = headless(one, [echo(), say("done")], *with_fake(one, "sleep 1;"), "--allow", "mcp__*")
         out, _ = run.communicate(timeout=WAIT)
@@ -109,7 +109,7 @@ def test_a_task_waits_for_its_servers_until_it_is_stopped_or_out_of_time():
 
 
 def test_a_prompt_that_servers_make_too_long_ends_the_run():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         options = with_fake(one)
         with one.run([say("done")], *options, script={"context_max": 1000}) as run:
@@ -120,7 +120,7 @@ def test_a_prompt_that_servers_make_too_long_ends_the_run():
 
 
 def test_tools_of_a_server_are_called_when_they_are_allowed():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), one.work / "server.py")
         options = configured(one, mcp={
@@ -149,7 +149,7 @@ def test_tools_of_a_server_are_called_when_they_are_allowed():
 
 
 def test_what_a_server_needs_is_said_and_shown():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session(BESIDE) as one:
         beside = one.folder / "beside"
         beside.mkdir()
@@ -169,7 +169,7 @@ def test_what_a_server_needs_is_said_and_shown():
 
 
 def test_files_are_put_back_while_a_server_is_there():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         shutil.copy(pathlib.Path(__file__).with_name("mcp_fake.py"), one.work / "server.py")
         options = configured(one, mcp={
@@ -191,4 +191,4 @@ def test_files_are_put_back_while_a_server_is_there():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

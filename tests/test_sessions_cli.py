@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 
-import test_cli
+import cli_support
 from test_commands import begin, noise, plain, record, session
 from test_interactive import PROGRAM, call, say
 
@@ -38,7 +38,7 @@ def mounted(path, *options):
     path.mkdir(exist_ok=True)
     done = subprocess.run(["mount", *options, path], stderr=subprocess.PIPE, check=False)
     if done.returncode != 0:
-        raise test_cli.Skipped("nothing can be mounted here")
+        raise cli_support.Skipped("nothing can be mounted here")
     try:
         yield
     finally:
@@ -50,7 +50,7 @@ def fill(path):
 
 
 def test_strange_ids_are_refused_in_one_line():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         record(one)
         for command in ("show", "diff", "fork", "undo", "rewind"):
@@ -62,7 +62,7 @@ def test_strange_ids_are_refused_in_one_line():
 
 
 def test_last_is_of_the_directory_one_stands_in():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         first = record(one)
         mine, one.work = one.work, one.folder / "other"
@@ -101,7 +101,7 @@ def test_a_mistyped_place_stays_as_it_is():
 
 
 def test_a_database_of_a_newer_program_is_left_as_it_is():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         record(one)
         with contextlib.closing(sqlite3.connect(one.state / "sessions.db")) as database:
@@ -115,7 +115,7 @@ def test_a_database_of_a_newer_program_is_left_as_it_is():
 
 
 def test_what_only_reads_works_where_nothing_can_be_written():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         record(one)
         with mounted(one.state, "--bind", one.state):
@@ -130,7 +130,7 @@ def test_what_only_reads_works_where_nothing_can_be_written():
 
 
 def test_a_full_disk_ends_the_run_and_reading_and_pruning_go_on():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one, mounted(one.state, "-t", "tmpfs", "-o", "size=12m,mode=700", "tmpfs"):
         old = record(one)
         with one.run([call("echo 1 > a"), say("done"), noise("b", 100)], "--cache", "off") as run:
@@ -151,7 +151,7 @@ def test_a_full_disk_ends_the_run_and_reading_and_pruning_go_on():
 
 
 def test_a_database_that_is_deleted_under_a_run_is_written_again():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for whole in (False, True):
         with session() as one:
             with one.run([call("echo 1 > a"), say("done"), say("more")]) as run:
@@ -171,7 +171,7 @@ def test_a_database_that_is_deleted_under_a_run_is_written_again():
 
 
 def test_a_database_that_is_replaced_under_a_run_is_not_touched():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         record(one)
         with one.run([say("done"), say("more")]) as run:
@@ -187,7 +187,7 @@ def test_a_database_that_is_replaced_under_a_run_is_not_touched():
 
 
 def test_snapshots_that_are_deleted_end_the_run_and_are_begun_anew():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         with one.run([call("echo 1 > a"), say("done"), call("echo 2 > a")]) as run:
             run.wait("idle")
@@ -202,7 +202,7 @@ def test_snapshots_that_are_deleted_end_the_run_and_are_begun_anew():
 
 
 def test_a_workspace_that_is_gone_leaves_what_needs_it_undone():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         gone = record(one)
         shutil.rmtree(one.work)
@@ -248,7 +248,7 @@ def test_tree_shows_who_did_what():
         (one.folder / "script.json").write_text('{"turns": []}')
         one.state.mkdir(mode=0o700, exist_ok=True)
         database = one.state / "sessions.db"
-        shutil.copy(test_cli.ROOT / "tests/corpus/fuzz_sessions/version-5.db", database)
+        shutil.copy(cli_support.ROOT / "tests/corpus/fuzz_sessions/version-5.db", database)
         with contextlib.closing(sqlite3.connect(database)) as store:
             ids = [row[0] for row in store.execute("SELECT id FROM session ORDER BY number")]
         status, text, said = plain(one, "sessions", "show", ids[0], "--tree")
@@ -270,4 +270,4 @@ def test_tree_shows_who_did_what():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))

@@ -3,7 +3,7 @@
 
 The whole program with a scripted engine, driven by keys. tmux is the terminal where the screen counts;
 a pseudo terminal of the test's own where bytes, modes and times count. Every wait is for something
-that is to be seen, and has a limit. Output is that of test_cli.py.
+that is to be seen, and has a limit. Output is that of cli_support.py.
 """
 import contextlib
 import fcntl
@@ -23,7 +23,7 @@ import termios
 import time
 import unicodedata
 
-import test_cli
+import cli_support
 
 PROGRAM = os.path.abspath(sys.argv[1])
 WAIT = 60  # seconds for something to be seen; a busy machine is slow
@@ -83,7 +83,7 @@ class Screen:
 
     def __init__(self, place, command, turns, width=80, height=40, **environment):
         if shutil.which("tmux") is None:
-            raise test_cli.Skipped("tmux is not installed")
+            raise cli_support.Skipped("tmux is not installed")
         Screen.count += 1
         self.tmux = ["tmux", "-L", f"hearth-terminal-{os.getpid()}-{Screen.count}", "-f", "/dev/null"]
         quoted = command if isinstance(command, str) else " ".join(f"'{word}'" for word in command)
@@ -92,7 +92,7 @@ class Screen:
             [*self.tmux, "new-session", "-d", "-x", str(width), "-y", str(height), "sh", "-c", shell],
             env=place.environment(turns, LC_ALL="C.UTF-8", **environment), stderr=subprocess.PIPE)
         if started.returncode != 0:
-            raise test_cli.Skipped("tmux does not start: " + started.stderr.decode().strip())
+            raise cli_support.Skipped("tmux does not start: " + started.stderr.decode().strip())
 
     def __enter__(self):
         return self
@@ -245,7 +245,7 @@ def test_a_wrong_command_is_not_sent_and_the_nearest_is_named():
 
 
 def test_output_of_a_tool_is_live_and_messages_typed_meanwhile_wait():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         command = "for i in 1 2 3 4 5 6 7 8 9; do echo line $i; done; while ! test -e go; do sleep 0.02; done; echo done"
         with Screen(place, place.command(), [call(command), say("read it")]) as screen:
@@ -294,7 +294,7 @@ def test_an_edit_is_shown_as_a_difference():
 
 
 def test_a_file_that_is_written_over_is_shown_as_a_difference():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     numbers = [f"line {number}\n" for number in range(300)]
     changed = ["first\n", *numbers[1:150], "middle\n", *numbers[151:]]
     new = "".join(f"new {number}\n" for number in range(90))
@@ -366,7 +366,7 @@ def test_escape_twice_steers():
 
 
 def test_questions_are_answered_with_a_word_and_enter():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         place.configure(policy="ask")
         turns = [call("echo first"), call("echo second"), call("echo third"), say("over")]
@@ -389,7 +389,7 @@ def test_questions_are_answered_with_a_word_and_enter():
 
 
 def test_a_person_sees_all_of_what_they_allow():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     long_line = "echo " + "x" * 900 + " ; echo the very end"
     many = "\n".join(f"echo line {number}" for number in range(60))
     huge = "\n".join(f"echo huge {number}" for number in range(400))
@@ -423,7 +423,7 @@ def test_a_person_sees_all_of_what_they_allow():
 
 
 def test_always_is_not_asked_again():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         place.configure(policy="ask")
         turns = [call("echo same"), call("echo same"), say("over")]
@@ -440,7 +440,7 @@ def test_always_is_not_asked_again():
 
 
 def test_what_changed_is_shown_and_taken_back():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         (place.work / "a.txt").write_text("old line\n")
         with Screen(place, place.command(), [call("echo new line > a.txt"), say("over")]) as screen:
@@ -772,7 +772,7 @@ def test_modes_are_restored_on_every_way_out():
 
 
 def test_a_terminal_that_vanishes_ends_the_run_and_nothing_is_lost():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for turns, working in [([ENDLESS], b"againain"), ([call("echo begun; sleep 300")], b"  | begun"), ([], b"waiting | ")]:
         with Place() as place, Terminal(place, place.command(), [say("first"), *turns]) as terminal:
             terminal.wait(b"waiting | ")
@@ -810,11 +810,11 @@ def test_a_key_is_echoed_while_the_model_writes():
         times.sort()
         print(f"key to echo: median {times[30]:.1f} ms, 95 of 100 {times[57]:.1f} ms, longest {times[-1]:.1f} ms")
         # The promise is 10 ms; on a busy machine the kernel alone may take longer now and then.
-        assert times[30] <= (100 if test_cli.is_slow_build() else 10), times
+        assert times[30] <= (100 if cli_support.is_slow_build() else 10), times
 
 
 def test_a_slow_reader_gets_what_is_new_and_no_queue():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with Place() as place:
         flood = "i=0; while test $i -lt 3000; do echo $i aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; i=$((i+1)); done; sleep 1"
         with Terminal(place, place.command(), [call(flood), say("over")]) as terminal:
@@ -838,7 +838,7 @@ HARMLESS = re.compile(rb"\x1b\[(\d+(;\d+)*)?[mACGKJ]|\x1b\[[JKm]|\x1b\[\?2004[hl
 
 
 def test_no_text_of_model_or_tool_reaches_the_terminal_as_it_is():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     hostile = "\x1b]0;title\x07 \x1b[2J \x9b31m \u202e rtl \x1bP1$r\x1b\\ \x08\x08 \x1b[?1049h"
     with Place() as place:
         (place.work / "bytes").write_bytes(hostile.encode() + bytes(range(256)))
@@ -876,6 +876,6 @@ def test_a_long_paste_is_bounded_and_the_line_stays_usable():
 
 if __name__ == "__main__":
     parts = sys.argv[2:]
-    sys.exit(test_cli.run_tests([
+    sys.exit(cli_support.run_tests([
         (name, test) for name, test in list(globals().items()) if name.startswith("test_")
         and callable(test) and (not parts or any(part in name for part in parts))]))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-import test_cli
+import cli_support
 from test_commands import begin, plain, record, session
 from test_interactive import PROGRAM, call, say
 
@@ -44,7 +44,7 @@ def take_home(one, said):
 
 
 def test_a_copy_without_changes_goes_and_comes_back_with_its_session():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         (one.work / "a").write_text("old\n")
         said = work(one, call("cat a"), say("seen"))
@@ -59,7 +59,7 @@ def test_a_copy_without_changes_goes_and_comes_back_with_its_session():
 
 
 def test_the_work_in_a_copy_is_taken_home_by_what_the_run_names():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     for kind in ("repository", "directory", "inside another repository"):
         with session() as one:
             one.work = one.folder / "it's work"
@@ -77,7 +77,7 @@ def test_the_work_in_a_copy_is_taken_home_by_what_the_run_names():
 
 
 def test_a_copy_whose_work_was_lost_is_not_made_again():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         (one.work / "a").write_text("old\n")
         work(one, call("echo new > a"), say("done"))
@@ -94,7 +94,7 @@ def test_a_run_that_never_began_leaves_no_copy():
 
 
 def test_prune_removes_what_a_killed_run_left_without_changes():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         (one.work / "a").write_text("old\n")
         work(one, call("echo new > a"), say("done"))
@@ -117,7 +117,7 @@ def test_prune_removes_what_a_killed_run_left_without_changes():
 
 
 def test_a_deleted_session_takes_its_snapshots_and_its_clean_copy_along():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         (one.work / "a").write_text("old\n")
         work(one, call("echo new > a"), say("done"))
@@ -146,16 +146,16 @@ def test_a_deleted_session_takes_its_snapshots_and_its_clean_copy_along():
 
 
 def test_undo_and_rewind_are_refused_in_a_directory_made_since():
-    test_cli.needs_sandbox()
+    cli_support.needs_sandbox()
     with session() as one:
         recorded = record(one)
         if subprocess.check_output(["stat", "-c", "%W", one.work]).strip() in (b"0", b"-"):
             print("no times of birth here")
             return
-        test_cli.time.sleep(3.1)  # the clocks of file systems lag
+        cli_support.time.sleep(3.1)  # the clocks of file systems lag
         moved = one.folder / "moved"
-        test_cli.shutil.copytree(one.work, moved)
-        test_cli.shutil.rmtree(one.work)
+        cli_support.shutil.copytree(one.work, moved)
+        cli_support.shutil.rmtree(one.work)
         moved.rename(one.work)
         held = sorted(path.name for path in one.work.iterdir())
         for words in (["undo", recorded], ["rewind", recorded, "--turn", "0"]):
@@ -173,4 +173,4 @@ def test_undo_and_rewind_are_refused_in_a_directory_made_since():
 
 
 if __name__ == "__main__":
-    sys.exit(test_cli.main(globals()))
+    sys.exit(cli_support.main(globals()))
