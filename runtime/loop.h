@@ -26,6 +26,9 @@
 #define LOOP_STUCK_MS          10000
 
 struct loop;
+struct run_call_hook;
+struct run_node;
+struct run_prefix;
 
 /* Expected errors: MEMORY, IO (no more descriptors or threads). */
 MUST_CHECK result loop_create(struct loop **out, struct error *error);
@@ -273,6 +276,11 @@ struct run_options {
     struct view tools_json; /* declarations, for the record */
 
     const struct resume *resume; /* a session that goes on, with agent.resume; null: a new one */
+    /* A node of an open session, what its sequence holds, and who looks on when calls are recorded; see
+     * loop_nodes.h. Null: none. */
+    const struct run_node *node;
+    const struct run_prefix *prefix;
+    const struct run_call_hook *called;
     struct session_store *store;
     struct session_begin begin;  /* commit_before is filled in by the loop */
     struct workspace *workspace; /* null: no snapshots */
@@ -312,9 +320,15 @@ struct run_ended {
     struct view
         last_text; /* that the model wrote beside its thinking; whole only after an answer */
     int64_t tokens, calls;     /* sampled ones; calls that ran */
+    int32_t turns;             /* without those before a resume */
     struct session_id session; /* "": nothing was recorded */
-    bool begins_anew;          /* as in run_outcome */
-    uint64_t sequence;         /* as in run_outcome */
+    struct session_id agent;   /* as session */
+    const char
+        *commit; /* that the workspace has become; "": nothing was changed, or it is not known */
+    int64_t changed_lines;    /* of it; may be 0, of binary files */
+    bool changes_are_unknown; /* there was no time for a snapshot */
+    bool begins_anew;         /* as in run_outcome */
+    uint64_t sequence;        /* as in run_outcome */
 };
 
 /* What the run has come to, in all. */
@@ -349,10 +363,16 @@ MUST_CHECK result loop_start(
     struct error *error
 );
 
-/* At any time until `ended` is called, also by callbacks; a run that is about to end takes no notice.
- * A remark before the next turn, as a message of its own: 1 to AGENT_REMARKS_BYTES_MAX bytes of UTF-8. False: it was
- * not taken. One that was is lost when the run ends before `given`. */
-MUST_CHECK bool run_remark(struct run *run, struct view text);
+/* A remark before the next turn, as a message of its own: 1 to AGENT_REMARKS_BYTES_MAX bytes of UTF-8. */
+struct run_remark {
+    struct view text;
+    /* Keys of mail (session_swarm.h), 0: none: what it delivers, or whose return it tells of. Settled in one
+     * transaction with the turn that holds it, and with no other. */
+    int64_t delivers, returns;
+};
+/* These at any time until `ended` is called, also by callbacks; a run that is about to end takes no notice.
+ * False: it was not taken. One that was is lost when the run ends before `given`, and its mail is not settled. */
+MUST_CHECK bool run_remark(struct run *run, const struct run_remark *remark);
 void run_cancel(struct run *run, const char *why); /* mid-token; as AGENT_INTERRUPT */
 void run_set_share(struct run *run, const struct agent_share *share);
 void run_set_effort(struct run *run, int32_t effort); /* from the next turn on */

@@ -24,6 +24,9 @@ static void run_deinit(struct run *run) {
 }
 
 static result run_init(struct run *run, const struct run_options *options, struct error *error) {
+    if (options->node != NULL || options->prefix != NULL || options->called != NULL) {
+        FAIL(error, UNSUPPORTED, "nodes of swarms do not run yet");
+    }
     token_list_init(&run->context_ids, TOKEN_LIST_CEILING_DEFAULT);
     token_list_init(&run->prompt_ids, TOKEN_LIST_CEILING_DEFAULT);
     token_list_init(&run->output_ids, TOKEN_LIST_CEILING_DEFAULT);
@@ -109,6 +112,7 @@ static struct view last_text(const struct run *run) {
 
 static void tell_end(const struct run *run) {
     const struct agent *agent = run->agent;
+    const struct workspace_difference *difference = &run->recorder.difference;
     ASSERT(agent_is_finished(agent));
     const struct run_ended ended = {
         .stop = agent_stop(agent),
@@ -117,7 +121,12 @@ static void tell_end(const struct run *run) {
         .last_text = last_text(run),
         .tokens = agent_tokens_sampled(agent),
         .calls = agent_calls(agent),
+        .turns = agent_turns(agent) - agent_turns_before(agent),
         .session = run->recorder.session,
+        .agent = run->recorder.agent,
+        .commit = difference->file_count > 0 ? run->recorder.commit_last : "",
+        .changed_lines = (int64_t)(difference->lines_added + difference->lines_removed),
+        .changes_are_unknown = run->recorder.difference_is_unknown,
         .begins_anew = run->begins_anew && agent_stop(agent) == AGENT_STOP_QUIT,
         .sequence = run->sequence,
     };
@@ -159,9 +168,11 @@ void run_say_turned(struct run *run) {
 
 /* ---- what may be done to it ----------------------------------------------------------------- */
 
-bool run_remark(struct run *run, struct view text) {
+bool run_remark(struct run *run, const struct run_remark *remark) {
+    struct view text = remark->text;
     ASSERT(run->loop->shown == 0);
-    bool takes = !run->is_ending && text.length > 0 && utf8_is_valid(text) &&
+    bool takes = remark->delivers == 0 && remark->returns == 0 && !run->is_ending &&
+                 text.length > 0 && utf8_is_valid(text) &&
                  agent_takes_remark(run->agent, text.length);
     if (takes) {
         run_dispatch(run, &(struct agent_event){.type = AGENT_REMARK, .text = text});

@@ -159,9 +159,13 @@ static void turned(void *context, const struct run_turned *turn) {
     member->tokens = turn->tokens;
     member->digest = member->turned++ == 0 ? turn->digest : member->digest;
     if (member->tells_in_turn && member->turned == 1) {
-        assert_true(run_remark(member->run, view_of_text("A word from beside.")));
-        assert_true(run_remark(member->run, view_of_text("And another.")));
-        assert_false(run_remark(member->run, view_of_text("\xFF")));
+        assert_true(
+            run_remark(member->run, &(struct run_remark){view_of_text("A word from beside."), 0, 0})
+        );
+        assert_true(
+            run_remark(member->run, &(struct run_remark){view_of_text("And another."), 0, 0})
+        );
+        assert_false(run_remark(member->run, &(struct run_remark){view_of_text("\xFF"), 0, 0}));
         run_set_effort(member->run, 20);
     }
 }
@@ -656,7 +660,8 @@ static void poke(void *context) {
     } else if (what < 5) {
         run_set_share(member->run, &share);
     } else if (what < 7) {
-        member->told += run_remark(member->run, view_of_text("A word.")) ? 1 : 0;
+        member->told +=
+            run_remark(member->run, &(struct run_remark){view_of_text("A word."), 0, 0}) ? 1 : 0;
     } else {
         run_set_effort(member->run, 1 + (int32_t)draw(fixture, 100));
     }
