@@ -1,8 +1,7 @@
-/* The tools that reach beyond the workspace through their host: fetch with a made-up network, HTML as
- * text, and spawn, message and wait with a made-up crowd of agents. */
+/* The tools that reach beyond the workspace through their host: fetch with a made-up network, and
+ * HTML as text. */
 #include "tools_support.h"
 
-#include "tools/tool_agents.h"
 #include "tools/tool_fetch.h"
 #include "tools/tool_html.h"
 
@@ -202,7 +201,6 @@ static void without_a_way_out_it_is_refused(void **state) {
         TOOL_REFUSED,
         "error: nothing can be fetched here: no network is allowed"
     );
-    bench_expect_part(&bench, "spawn", "{\"task\":\"x\"}", TOOL_REFUSED, "unknown tool");
     bench_close(&bench);
 }
 
@@ -282,67 +280,6 @@ static void html_can_be_had_raw(void **state) {
     );
 }
 
-/* ---- agents --------------------------------------------------------------------------------- */
-
-static struct {
-    char task[100];
-    char name[100];
-    bool is_fork;
-    size_t waited_for;
-    bool for_all;
-    int64_t time_ms_max;
-} crowd;
-
-static void keep(char out[100], struct view text) {
-    (void)snprintf(out, 100, "%.*s", VIEW_ARGUMENTS(text));
-}
-
-static result crowd_spawn(
-    void *context,
-    const struct tool_agents_spawn *spawn,
-    enum tool_status *status,
-    struct buffer *text,
-    struct error *error
-) {
-    assert_ptr_equal(context, &crowd);
-    keep(crowd.task, spawn->task);
-    keep(crowd.name, spawn->name);
-    crowd.is_fork = spawn->is_fork;
-    *status = TOOL_OK;
-    return buffer_append_text(text, "agent-1 started\x07", error);
-}
-
-static result crowd_message(
-    void *context,
-    struct view name,
-    struct view message,
-    enum tool_status *status,
-    struct buffer *text,
-    struct error *error
-) {
-    assert_ptr_equal(context, &crowd);
-    keep(crowd.name, name);
-    keep(crowd.task, message);
-    *status = TOOL_ERROR;
-    return buffer_append_text(text, "error: no such agent", error);
-}
-
-static result crowd_wait(
-    void *context,
-    const struct tool_agents_wait *wait,
-    enum tool_status *status,
-    struct buffer *text,
-    struct error *error
-) {
-    assert_ptr_equal(context, &crowd);
-    assert_true(wait->cancel_fd >= 0);
-    crowd.waited_for = wait->name_count;
-    crowd.for_all = wait->for_all;
-    crowd.time_ms_max = wait->time_ms_max;
-    *status = TOOL_OK;
-    return buffer_append_text(text, "agent-1: done", error);
-}
-
 static void other_dialect_has_another_name_for_it(void **state) {
     (void)state;
     memset(&network, 0, sizeof network);
@@ -366,51 +303,6 @@ static void other_dialect_has_another_name_for_it(void **state) {
     bench_close(&bench);
 }
 
-static void agents_are_the_hosts(void **state) {
-    (void)state;
-    const struct tool_agents agents = {&crowd, crowd_spawn, crowd_message, crowd_wait};
-    struct tool_context_options options = {.set = tool_set_all(), .agents = &agents};
-    struct bench bench;
-    bench_open(&bench, NULL, &options);
-    bench_expect(
-        &bench,
-        "spawn",
-        "{\"task\":\"look\",\"name\":\"scout\",\"fork\":true}",
-        TOOL_OK,
-        "agent-1 started\\x07"
-    );
-    assert_string_equal(crowd.task, "look");
-    assert_string_equal(crowd.name, "scout");
-    assert_true(crowd.is_fork);
-    bench_expect_part(&bench, "spawn", "{\"task\":\"\"}", TOOL_REFUSED, "a task is 1 to");
-    bench_expect_part(
-        &bench, "spawn", "{\"task\":\"x\",\"name\":\"a b\"}", TOOL_REFUSED, "a name is"
-    );
-    bench_expect(
-        &bench,
-        "message",
-        "{\"name\":\"scout\",\"message\":\"hi\"}",
-        TOOL_ERROR,
-        "error: no such agent"
-    );
-    assert_string_equal(crowd.task, "hi");
-    bench_expect(
-        &bench,
-        "wait",
-        "{\"names\":[\"a\",\"b\"],\"all\":true,\"timeout\":500}",
-        TOOL_OK,
-        "agent-1: done"
-    );
-    assert_int_equal(crowd.waited_for, 2);
-    assert_true(crowd.for_all);
-    assert_int_equal(crowd.time_ms_max, 500);
-    bench_expect(&bench, "wait", "{}", TOOL_OK, "agent-1: done");
-    assert_int_equal(crowd.waited_for, 0);
-    assert_true(crowd.time_ms_max > 1000 && crowd.time_ms_max <= TOOL_TIME_MS_DEFAULT);
-    bench_expect_part(&bench, "wait", "{\"names\":[\"../x\"]}", TOOL_REFUSED, "a name is");
-    bench_close(&bench);
-}
-
 #define BENCH_TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
 int main(void) {
@@ -425,7 +317,6 @@ int main(void) {
         cmocka_unit_test(html_becomes_what_a_reader_sees),
         BENCH_TEST(html_can_be_had_raw),
         cmocka_unit_test(other_dialect_has_another_name_for_it),
-        cmocka_unit_test(agents_are_the_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

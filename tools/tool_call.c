@@ -222,6 +222,7 @@ bool tool_context_has_output(const struct tool_context *context, struct view loc
 void tool_context_limit_time(struct tool_context *context, int64_t time_ms_max) {
     int64_t own = context->options.time_ms_max;
     context->time_ms_max = time_ms_max <= 0 || time_ms_max > own ? own : time_ms_max;
+    context->run_ms_left = time_ms_max <= 0 ? 0 : time_ms_max;
 }
 
 void tool_cancel(struct tool_context *context) {

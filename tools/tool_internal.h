@@ -42,7 +42,8 @@ struct tool_row {
 
 extern const struct tool_row tool_row_shell, tool_row_read, tool_row_list, tool_row_search,
     tool_row_image, tool_row_job_output, tool_row_job_input, tool_row_job_stop, tool_row_job_list;
-extern const struct tool_row tool_row_fetch, tool_row_spawn, tool_row_message, tool_row_wait;
+extern const struct tool_row tool_row_fetch, tool_row_spawn, tool_row_message, tool_row_wait,
+    tool_row_fork, tool_row_receive, tool_row_cancel, tool_row_merge;
 extern const struct tool_row tool_row_patch, tool_row_glob, tool_row_grep, tool_row_todo;
 extern const struct tool_descriptor tool_wide_read, tool_wide_edit;
 
@@ -93,6 +94,7 @@ struct tool_context {
     struct tool_jobs *jobs;       /* null until there is one */
     struct tool_servers *servers; /* the same */
     int64_t time_ms_max;          /* of the next call */
+    int64_t run_ms_left;          /* when it begins; 0: no deadline */
     int64_t deadline_ms;          /* of the running call, monotonic */
     int cancel_fd;                /* eventfd: readable once cancelled */
     atomic_bool cancelled;        /* set before cancel_fd is written; any thread */
@@ -124,6 +126,10 @@ tool_run tool_run_write_stdin;
 tool_run tool_run_edit;
 tool_run tool_run_write;
 tool_run tool_run_finish;
+tool_run tool_run_spawn, tool_run_fork, tool_run_message, tool_run_wait, tool_run_receive,
+    tool_run_cancel, tool_run_merge;
+tool_run tool_run_agent; /* as Claude Code has it */
+tool_run tool_run_spawn_agent, tool_run_wait_agent, tool_run_close_agent; /* as Codex has it */
 tool_run tool_run_read_wide;
 tool_run tool_run_edit_wide;
 tool_run tool_run_grep_files; /* grep that shows files unless told otherwise */

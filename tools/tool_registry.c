@@ -4,6 +4,7 @@
  * with; changing a byte of them changes its prompts. To add a tool: a row beside its function, its
  * declaration in tool_internal.h, a line in `rows`.
  */
+#include "tool_agents.h"
 #include "tool_internal.h"
 
 #include <assert.h>
@@ -68,6 +69,7 @@ static const struct tool_row *const rows[] = {
     &tool_row_grep,       &tool_row_patch,     &tool_row_todo,     &tool_row_image,
     &tool_row_job_output, &tool_row_job_input, &tool_row_job_stop, &tool_row_job_list,
     &tool_row_fetch,      &tool_row_spawn,     &tool_row_message,  &tool_row_wait,
+    &tool_row_fork,       &tool_row_receive,   &tool_row_cancel,   &tool_row_merge,
 };
 static_assert(COUNT_OF(rows) <= TOOL_COUNT_MAX, "a set has one bit per tool");
 
@@ -113,6 +115,20 @@ const struct tool_descriptor *tool_find(struct view name) {
 
 uint64_t tool_set_all(void) {
     return UINT64_MAX >> (64 - COUNT_OF(rows));
+}
+
+uint64_t tool_set_agents(void) {
+    const struct tool_agents anyone = {0};
+    const struct tool_context_options without = {0};
+    const struct tool_context_options with = {.agents = &anyone};
+    uint64_t set = 0;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct tool_row *row = rows[i];
+        if (row->is_possible != NULL && !row->is_possible(&without) && row->is_possible(&with)) {
+            set |= UINT64_C(1) << i;
+        }
+    }
+    return set;
 }
 
 uint64_t tool_set_default(enum tool_dialect dialect) {
