@@ -413,7 +413,9 @@ static result build(
     if (document->text == NULL) {
         FAIL(error, MEMORY, "no memory for a JSON text of %zu bytes", text.length);
     }
-    memcpy(document->text, text.data, text.length);
+    if (text.length > 0) { // the view of no text may be null
+        memcpy(document->text, text.data, text.length);
+    }
     document->text[text.length] = '\0';
     document->length = text.length;
     struct scan scan = {.document = document, .error = error};

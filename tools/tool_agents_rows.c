@@ -3,23 +3,7 @@
  * Effects: another agent may do what this one may, and each of its calls is looked at by itself, so that
  * starting one does nothing that has to be asked about. A merge changes files.
  */
-#include "tool_internal.h"
-
-#define BRIEFS_PROPERTY                                                                            \
-    "\"briefs\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"description\": "       \
-    "\"what each one is to do, 1 to 32\"}"
-#define NAMES_PROPERTY(description)                                                                \
-    "\"names\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"description\": "        \
-    "\"" description "\"}"
-#define JOIN_PROPERTY                                                                              \
-    "\"join\": {\"type\": \"string\", \"enum\": [\"all\", \"any\", \"passing\"], "                 \
-    "\"description\": \"until all have ended (default), any one, or the first whose work passes "  \
-    "verification\"}"
-#define SHARE_PROPERTIES                                                                           \
-    TYPED_PROPERTY("tokens", "integer", "budget of each, an equal part when left out")             \
-    ", " TYPED_PROPERTY("time_ms", "integer", "time of each in milliseconds")
-#define TIMEOUT_PROPERTY                                                                           \
-    TYPED_PROPERTY("timeout", "integer", "milliseconds, as long as there is time when left out")
+#include "tool_agents_schema.h"
 
 static bool is_possible(const struct tool_context_options *options) {
     return options->agents != NULL;
@@ -35,7 +19,7 @@ const struct tool_row tool_row_spawn = {
          OBJECT_SCHEMA(
              STRING_PROPERTY("task", "what to do and what to report, in full: it sees nothing else")
              ", " STRING_PROPERTY("name", "how you call it")
-             ", " SHARE_PROPERTIES,
+             ", " AGENTS_SHARE_PROPERTIES,
              "\"task\""
          ),
          0,
@@ -63,12 +47,7 @@ const struct tool_row tool_row_wait = {
     .shown =
         {"wait",
          "Wait until agents have ended, and get their results.",
-         OBJECT_SCHEMA(
-             NAMES_PROPERTY("whom to wait for, all that you have started when left out")
-             ", " JOIN_PROPERTY
-             ", " TIMEOUT_PROPERTY,
-             ""
-         ),
+         AGENTS_WAIT_SCHEMA,
          0,
          false},
     .run = tool_run_wait,
@@ -80,13 +59,7 @@ const struct tool_row tool_row_fork = {
         {"fork",
          "Split into several agents that all know this conversation, each in a copy of the workspace, "
          "and wait for their results. Must be the only call of its step.",
-         OBJECT_SCHEMA(
-             BRIEFS_PROPERTY
-             ", " TYPED_PROPERTY("count", "integer", "how many, 1 to 32, when all do the same")
-             ", " JOIN_PROPERTY
-             ", " SHARE_PROPERTIES,
-             ""
-         ),
+         AGENTS_FORK_SCHEMA,
          0,
          false},
     .run = tool_run_fork,
@@ -97,7 +70,7 @@ const struct tool_row tool_row_receive = {
     .shown =
         {"receive",
          "Wait until another agent sends you a message.",
-         OBJECT_SCHEMA(TIMEOUT_PROPERTY, ""),
+         AGENTS_RECEIVE_SCHEMA,
          0,
          false},
     .run = tool_run_receive,
@@ -108,7 +81,7 @@ const struct tool_row tool_row_cancel = {
     .shown =
         {"cancel",
          "End agents that you have started.",
-         OBJECT_SCHEMA(NAMES_PROPERTY("whom to end"), "\"names\""),
+         AGENTS_CANCEL_SCHEMA,
          0,
          false},
     .run = tool_run_cancel,
@@ -120,7 +93,7 @@ const struct tool_row tool_row_merge = {
         {"merge",
          "Take over what an agent that you started and that has ended changed in its copy of the "
          "workspace. Nothing is overwritten: conflicts are shown.",
-         OBJECT_SCHEMA(STRING_PROPERTY("name", "the agent"), "\"name\""),
+         AGENTS_MERGE_SCHEMA,
          TOOL_WRITES,
          false},
     .run = tool_run_merge,

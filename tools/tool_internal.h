@@ -56,6 +56,12 @@ struct tool_dialect_form {
     const char *renames; /* "file_path=path old_string=old", also inside of arrays; null: none */
     tool_run *run;       /* null: that of the row */
 };
+struct tool_dialect_forms {
+    const struct tool_dialect_form *items;
+    size_t count;
+};
+extern const struct tool_dialect_forms tool_dialect_claude, tool_dialect_codex;
+/* Of all dialects. */
 size_t tool_dialect_form_count(void);
 const struct tool_dialect_form *tool_dialect_form_at(size_t index);
 /* Null where the dialect has no such tool. Not for the dialect hearth. */
