@@ -9,6 +9,10 @@ result run_prefix_at_call(const struct run *run, struct run_prefix *out, struct 
     FAIL(error, UNSUPPORTED, "forks of a call are not made yet");
 }
 
+const struct session_id *run_agent(const struct run *run) {
+    return &run->recorder.agent;
+}
+
 enum swarm_end run_end_of(enum agent_stop stop) {
     static const enum swarm_end ends[] = {
         [AGENT_GOES_ON] = SWARM_END_FAULT,       [AGENT_STOP_ANSWER] = SWARM_END_ANSWER,

@@ -61,6 +61,9 @@ struct run_call_hook {
     void (*recorded)(void *context, const struct run_called *called, result appended);
 };
 
+/* The agent of a run, in the record; "": it has not begun there. Known from its RUN_SESSION on. */
+const struct session_id *run_agent(const struct run *run);
+
 /* How an agent ended, for the swarm; and in the words of the record: "answer", "budget", "fault", "cancel". */
 enum swarm_end run_end_of(enum agent_stop stop);
 const char *run_end_name(enum swarm_end end);
