@@ -66,6 +66,7 @@ struct run_status {
 struct run_event {
     enum run_event_type type;
     const struct run_status *status;
+    const char *agent; /* of a swarm: its name; null: there is one agent; JSON only */
     struct view text;
 
     /* SESSION */

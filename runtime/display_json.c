@@ -425,6 +425,9 @@ result display_json_event(struct buffer *out, const struct run_event *event, str
     json_writer_init(&writer, out, error);
     json_write_object_begin(&writer);
     write_text(&writer, "event", event_name(event->type));
+    if (event->agent != NULL) {
+        write_text(&writer, "agent", event->agent);
+    }
     if (event->type != RUN_SESSION && event->type != RUN_FINISHED && event->type != RUN_CHANGES) {
         write_finite(&writer, "turn", event->status->turn);
     }

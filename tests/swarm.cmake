@@ -9,3 +9,4 @@ target_link_options(test_swarm PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=re
 hearth_test(test_swarm_strategies SOURCES test_swarm_strategies.c swarm_support.c LIBRARIES swarm base)
 hearth_test(test_swarm_plan SOURCES test_swarm_plan.c swarm_support.c LIBRARIES swarm base)
 hearth_fuzz(fuzz_task_list SOURCES fuzz_task_list.c LIBRARIES swarm base)
+hearth_test(test_swarm_view SOURCES test_swarm_view.c swarm_support.c LIBRARIES runtime)
