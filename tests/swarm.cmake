@@ -7,6 +7,7 @@ target_link_options(test_swarm_simulation PRIVATE -Wl,--wrap=malloc,--wrap=callo
 hearth_test(test_swarm SOURCES test_swarm.c swarm_support.c failing_memory.c LIBRARIES swarm base)
 target_link_options(test_swarm PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_swarm_strategies SOURCES test_swarm_strategies.c swarm_support.c LIBRARIES swarm base)
+hearth_test(test_swarm_eval SOURCES test_swarm_eval.c LIBRARIES swarm base m)
 hearth_test(test_swarm_plan SOURCES test_swarm_plan.c swarm_support.c LIBRARIES swarm base)
 hearth_fuzz(fuzz_task_list SOURCES fuzz_task_list.c LIBRARIES swarm base)
 hearth_test(test_swarm_view SOURCES test_swarm_view.c swarm_support.c LIBRARIES runtime)
