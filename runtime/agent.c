@@ -206,13 +206,23 @@ static void stop_checked(struct agent *agent, struct view text, struct agent_eff
         agent_go_to_end(agent, effects);
         return;
     }
-    const struct chat_message message = {.role = CHAT_USER, .content = text};
     struct error error = {0};
+    CLEANUP(buffer_deinit) struct buffer remark;
+    buffer_init(&remark, BUFFER_CEILING_DEFAULT);
     agent->stops_refused++;
     agent->stop_is_checked = false;
     agent->stop = AGENT_GOES_ON;
-    if (is_failed(agent_answer_unrun(agent, AGENT_NOT_RUN, &error)) ||
-        is_failed(agent_append(agent, &message, &error))) {
+    result told = agent_answer_unrun(agent, AGENT_NOT_RUN, &error);
+    if (is_ok(told)) {
+        told = buffer_append_format(
+            &remark, &error, "%s%.*s", AGENT_STOP_REMARK, VIEW_ARGUMENTS(text)
+        );
+    }
+    if (is_ok(told)) {
+        const struct chat_message message = {.role = CHAT_USER, .content = buffer_view(&remark)};
+        told = agent_append(agent, &message, &error);
+    }
+    if (is_failed(told)) {
         agent_stop_set_error(agent, AGENT_STOP_CONTEXT, &error, "no memory");
     }
     agent_go_to_turn(agent, effects);

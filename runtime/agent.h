@@ -246,11 +246,12 @@ void agent_cleanup(struct agent **agent);
 
 /* Whether a problem means that something the model wanted to say was lost. */
 bool agent_problem_is_serious(enum chat_problem problem);
+/* Before what a stop hook said: it is no word of the person's. */
+#define AGENT_STOP_REMARK  "Checked before the end: "
 #define AGENT_NOTHING_SAID "the turn holds no text and no call" /* problem of such a turn */
-/* What the model is told of a turn that cannot be read; `problem` may be empty. */
-/* Whether the host, not the person, wrote a message of the user's role: known by how the host words its own;
- * what a stop hook said is not among them. */
+/* Whether the host, not the person, wrote a message of the user's role: known by how the host words its own. */
 bool agent_message_is_of_host(const struct chat_message *message);
+/* What the model is told of a turn that cannot be read; `problem` may be empty. */
 void agent_malformed_text(const char *problem, char *out, size_t bytes);
 
 /* Whether a guard ended the generation: what it wrote stays, and the model is told. */

@@ -95,7 +95,12 @@ void agent_malformed_text(const char *problem, char *out, size_t bytes) {
 
 bool agent_message_is_of_host(const struct chat_message *message) {
     static const char *const heads[] = {
-        "Your last turn ", "You called ", "Reasoning effort from now on", "The user took back "};
+        "Your last turn ",
+        "You called ",
+        "Reasoning effort from now on",
+        "The user took back ",
+        AGENT_STOP_REMARK,
+    };
     for (size_t i = 0; i < COUNT_OF(heads); i++) {
         if (message->role == CHAT_USER &&
             view_starts_with(message->content, view_of_text(heads[i]))) {

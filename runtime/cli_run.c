@@ -143,6 +143,7 @@ static result run_agent(
         .tools_json = buffer_view(&host->declarations.json),
         .store = host->store,
         .workspace = host->workspace,
+        .last_message_path = cli_value(settings->arguments, "output-last-message"),
         .state_option = buffer_text(&settings->state_option),
         .display = host->display,
         .output = host->output,
@@ -376,10 +377,7 @@ static int say_outcome(const struct run_host *host, const struct run_outcome *ou
 static int
 run_opened(struct run_host *host, struct run_settings *settings, struct session_id *session) {
     struct error error = {0};
-    CLEANUP(buffer_deinit) struct buffer last_message;
-    buffer_init(&last_message, BUFFER_CEILING_DEFAULT);
-    const char *last_path = cli_value(settings->arguments, "output-last-message");
-    struct run_outcome outcome = {.last_message = last_path != NULL ? &last_message : NULL};
+    struct run_outcome outcome = {0};
     int status = run_host_open(host, settings);
     if (status != STATUS_DONE) {
         return status;
@@ -393,7 +391,6 @@ run_opened(struct run_host *host, struct run_settings *settings, struct session_
         if (outcome.begins_anew) {
             ran = run_host_begin_anew(host, settings, outcome.sequence, &error);
             outcome.begins_anew = false;
-            buffer_clear(&last_message);
         }
         status = is_ok(ran) ? open_session(host, settings) : STATUS_DONE;
         if (status != STATUS_DONE) {
@@ -408,9 +405,6 @@ run_opened(struct run_host *host, struct run_settings *settings, struct session_
     } while (is_ok(ran) && outcome.begins_anew);
     if (is_ok(ran) && outcome.exit_status != STATUS_DATA) { /* else the disk has its trouble */
         keep_snapshots_bounded(host, settings);
-    }
-    if (is_ok(ran) && last_path != NULL) {
-        ran = path_replace(last_path, buffer_view(&last_message), &error);
     }
     return is_failed(ran) ? cli_fail_error(ran, &error) : say_outcome(host, &outcome);
 }

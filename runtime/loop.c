@@ -167,7 +167,20 @@ static void wait_until(struct run *run, int64_t wake_ms) {
     ASSERT(status == 0);
 }
 
+/* All of the run is over, and its end is told. */
+static void tell_finished(void *context) {
+    struct run *run = context;
+    run->step_is_running = false;
+    run_show_finished(run);
+    close_when_idle(run);
+}
+
+static void keep_last(void *context) {
+    run_keep_last(context);
+}
+
 static void end(struct run *run) {
+    ASSERT(!run->step_is_running);
     run->is_ending = true;
     run_prepare_cancel(run);
     /* A recorded session may go on later; what could not be recorded has nobody to come back to. */
@@ -180,8 +193,13 @@ static void end(struct run *run) {
     );
     run_show_cache_trouble(run);
     run_say_unsent(run);
-    run_show_finished(run);
-    close_when_idle(run);
+    if (run->options->last_message_path == NULL || run->last_is_kept) {
+        tell_finished(run);
+        return;
+    }
+    run->step_is_running = true; /* nothing was recorded, or it failed */
+    run->job = (struct loop_job){.work = keep_last, .done = tell_finished, .context = run};
+    loop_job_start(run->loop, &run->job);
 }
 
 static void idle(struct run *run) {
@@ -324,7 +342,7 @@ static void close_when_idle(struct run *run) {
         run_dispatch(
             run, &(struct agent_event){.type = AGENT_INTERRUPT, .text = view_of_text(error.message)}
         );
-    } else if (run->is_ending && (output == NULL || output_is_idle(output))) {
+    } else if (run->is_ending && !run->step_is_running && (output == NULL || output_is_idle(output))) {
         run_handles_close(run);
     }
 }

@@ -285,6 +285,10 @@ struct run_options {
     struct session_begin begin;  /* commit_before is filled in by the loop */
     struct workspace *workspace; /* null: no snapshots */
 
+    /* Where the last text that the model wrote beside its thinking goes at the end (whole only after an answer);
+     * null: not asked for. What cannot be written changes the exit status of the run and its detail. */
+    const char *last_message_path;
+
     const char *state_option; /* for the hint at the end; null: the default directory */
     struct display *display;  /* null: nothing is shown but to the listener */
     struct output *output;    /* of the loop: the run ends when everything is written; null: none */
@@ -299,9 +303,6 @@ struct run_outcome {
     enum agent_stop stop;
     int exit_status;
     char detail[AGENT_DETAIL_BYTES]; /* may be empty */
-    /* The last text that the model wrote beside its thinking; whole only after an answer. Buffer: of the
-     * caller, initialised. */
-    struct buffer *last_message; /* null: not asked for */
     struct session_id session;
     bool begins_anew; /* the person left for a new session (RUN_COMMAND_CLEAR) */
     uint64_t

@@ -161,6 +161,9 @@ struct run {
     int64_t interrupted_ms; /* when the person last interrupted; 0: never */
     size_t person_shown;    /* messages of the person that were shown */
     bool is_ending;
+    bool last_is_kept; /* the text for options->last_message_path was written, or could not be: */
+    result last_result;
+    struct error last_error;
     bool begins_anew; /* the person wants a new session */
     bool is_closed;   /* its handles are being closed, or are: */
     int handles_open; /* that are not closed yet */
@@ -188,6 +191,11 @@ void run_limit_snapshots(struct run *run);
 void run_dispatch(struct run *run, const struct agent_event *event);
 
 /* ---- loop_runs.c ---- */
+/* Writes the last text of the model where the options want it, once. Thread: any, while the agent stands still. */
+void run_keep_last(struct run *run);
+/* With what the run ends, and why: of the agent, but for a last text that could not be written. */
+int run_exit_status(const struct run *run);
+const char *run_detail(const struct run *run);
 /* To the listener: remarks that the turn just recorded holds; the end of a turn. */
 void run_say_given(struct run *run);
 void run_say_turned(struct run *run);

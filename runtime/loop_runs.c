@@ -3,6 +3,9 @@
  */
 #include "loop_internal.h"
 
+#include "cli.h"
+#include "paths.h"
+
 #define LOGPROB_BYTES_MAX ((size_t)64 << 20)
 
 /* ---- making --------------------------------------------------------------------------------- */
@@ -110,14 +113,36 @@ static struct view last_text(const struct run *run) {
     return view_of(NULL, 0);
 }
 
+void run_keep_last(struct run *run) {
+    const char *path = run->options->last_message_path;
+    if (path != NULL && !run->last_is_kept) {
+        run->last_is_kept = true;
+        run->last_result = path_replace(path, last_text(run), &run->last_error);
+    }
+}
+
+/* A run that the disk has ended already says so itself. */
+static bool lost_last(const struct run *run) {
+    return is_failed(run->last_result) &&
+           agent_stop_exit_status(agent_stop(run->agent)) != STATUS_DATA;
+}
+
+int run_exit_status(const struct run *run) {
+    return lost_last(run) ? STATUS_DATA : agent_stop_exit_status(agent_stop(run->agent));
+}
+
+const char *run_detail(const struct run *run) {
+    return lost_last(run) ? run->last_error.message : agent_stop_detail(run->agent);
+}
+
 static void tell_end(const struct run *run) {
     const struct agent *agent = run->agent;
     const struct workspace_difference *difference = &run->recorder.difference;
     ASSERT(agent_is_finished(agent));
     const struct run_ended ended = {
         .stop = agent_stop(agent),
-        .exit_status = agent_stop_exit_status(agent_stop(agent)),
-        .detail = agent_stop_detail(agent),
+        .exit_status = run_exit_status(run),
+        .detail = run_detail(run),
         .last_text = last_text(run),
         .tokens = agent_tokens_sampled(agent),
         .calls = agent_calls(agent),
@@ -258,24 +283,14 @@ void loop_drive(struct loop *loop) {
 
 /* ---- one run -------------------------------------------------------------------------------- */
 
-struct lone_run {
-    struct run_outcome *out;
-    result done;
-    struct error *error;
-};
-
 static void lone_ended(void *context, const struct run_ended *ended) {
-    struct lone_run *lone = context;
-    struct run_outcome *out = lone->out;
+    struct run_outcome *out = context;
     out->stop = ended->stop;
     out->begins_anew = ended->begins_anew;
     out->exit_status = ended->exit_status;
     (void)snprintf(out->detail, sizeof out->detail, "%s", ended->detail);
     out->session = ended->session;
     out->sequence = ended->sequence;
-    if (out->last_message != NULL) {
-        lone->done = buffer_append(out->last_message, ended->last_text, lone->error);
-    }
 }
 
 result loop_run(
@@ -285,10 +300,9 @@ result loop_run(
     struct error *error
 ) {
     ASSERT(loop->first == NULL);
-    struct lone_run lone = {.out = out, .done = OK, .error = error};
-    const struct run_listener listener = {.context = &lone, .ended = lone_ended};
+    const struct run_listener listener = {.context = out, .ended = lone_ended};
     struct run *run = NULL;
     result started = loop_start(loop, options, &listener, &run, error);
     loop_drive(loop); /* also what a failure has left */
-    return is_failed(started) ? started : lone.done;
+    return started;
 }

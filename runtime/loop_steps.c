@@ -53,11 +53,12 @@ static result step_record_output(struct run *run, struct error *error) {
 
 static result step_record_end(struct run *run, struct error *error) {
     enum agent_stop stop = agent_stop(run->agent);
+    run_keep_last(run); /* first: the record says with what it ended */
     const struct recorder_end end = {
         .status = session_status_of(run->agent),
         .verdict = agent_stop_text(stop),
         .stop_reason = agent_stop_name(stop),
-        .exit_status = agent_stop_exit_status(stop),
+        .exit_status = run_exit_status(run),
     };
     return recorder_end(&run->recorder, &end, error);
 }

@@ -156,8 +156,8 @@ void run_show_finished(struct run *run) {
         .session_id = run->recorder.session.text,
         .stop = agent_stop_name(stop),
         .stop_text = agent_stop_text(stop),
-        .detail = agent_stop_detail(run->agent),
-        .exit_status = agent_stop_exit_status(stop),
+        .detail = run_detail(run),
+        .exit_status = run_exit_status(run),
         .duration_ms = run_now_ms(run) - run->started_ms,
         .state_option = run->options->state_option != NULL ? run->options->state_option : "",
     };

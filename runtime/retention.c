@@ -49,11 +49,12 @@ void retention_deinit(struct retention *retention) {
 static result add_store(struct plan *plan, const char *path, struct error *error) {
     if ((plan->store_count & (plan->store_count - 1)) == 0) { /* a power of two: it is full */
         size_t capacity = plan->store_count > 0 ? 2 * plan->store_count : 1;
-        void *grown = plan->store_count < STORES_MAX
-                          ? realloc(plan->stores, capacity * sizeof *plan->stores)
-                          : NULL;
-        if (grown == NULL) {
+        if (plan->store_count >= STORES_MAX) {
             FAIL(error, LIMIT, "more than %zu workspaces with snapshots", plan->store_count);
+        }
+        void *grown = realloc(plan->stores, capacity * sizeof *plan->stores);
+        if (grown == NULL) {
+            FAIL(error, MEMORY, "no memory for %zu workspaces with snapshots", capacity);
         }
         plan->stores = grown;
     }

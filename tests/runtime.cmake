@@ -59,6 +59,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
     endforeach()
 endif()
 
+hearth_test(test_retention SOURCES test_retention.c failing_memory.c LIBRARIES runtime)
+target_link_options(test_retention PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_hooks SOURCES test_hooks.c sandbox_support.c LIBRARIES runtime)
 add_dependencies(test_hooks hearth-sandbox hearth-inner)
 hearth_test(test_instructions SOURCES test_instructions.c failing_memory.c LIBRARIES runtime)

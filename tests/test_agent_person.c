@@ -424,7 +424,7 @@ static void an_answer_may_not_be_enough(void **state) {
     for (int i = 0; i < AGENT_STOP_REFUSALS_MAX; i++) {
         assert_int_equal(generated(&bench, FINISH_EOS, "yes", 0), AGENT_CHECK_STOP);
         text(&bench, AGENT_STOP_CHECKED, "more");
-        assert_text(last(&bench, 0)->content, "more");
+        assert_text(last(&bench, 0)->content, "Checked before the end: more");
         assert_int_equal(settle(&bench), AGENT_GENERATE);
     }
     assert_int_equal(generated(&bench, FINISH_EOS, "yes", 0), AGENT_IDLE);

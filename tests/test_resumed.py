@@ -9,8 +9,9 @@ import subprocess
 import sys
 
 import cli_support
+import test_interactive
 from test_commands import session
-from test_interactive import PROGRAM, WAIT, call, say
+from test_interactive import BESIDE, PROGRAM, WAIT, call, configured, hook, say
 from test_terminal import Place, Screen
 
 
@@ -28,6 +29,14 @@ def play(place, messages, turns, *options):
             screen.wait(f"answer {number}", "waiting | ")
         screen.keys("C-d")
         screen.ended()
+
+
+def again(one):
+    """What a program shows of the newest session when it is resumed, as lines."""
+    return subprocess.run(
+        [PROGRAM, "run", "--interactive", "--state", str(one.state), "--resume", "last"],
+        env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
+        input=b"", stdout=subprocess.PIPE, cwd=one.work, timeout=WAIT, check=True).stdout.decode()
 
 
 # ---- what is seen --------------------------------------------------------------------------------
@@ -49,6 +58,20 @@ def test_what_the_host_told_the_model_is_not_shown_as_the_persons():
             text = screen.idle()
             assert "# | Reasoning effort from now on: 20 of 100.\nyou: second\n" in text, text
             assert text.count("you: ") == 2, text
+
+
+def test_what_a_stop_hook_said_is_not_shown_as_the_persons():
+    cli_support.needs_sandbox()
+    with test_interactive.session(BESIDE) as one:
+        stop = hook(one, "stop", "if grep -q enough; then exit 0; fi; echo more please >&2; exit 2\n")
+        del stop["tool"]
+        with one.run([say("an answer"), say("it is enough")], *configured(one, hooks={"stop": [stop]})) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.end()
+        plain = again(one)
+        assert "\nyou: one\nan answer\n# | Checked before the end: hook stop: more please\nit is enough\n" in plain, plain
+        assert plain.count("you: ") == 1, plain
 
 
 def test_the_end_of_the_conversation_is_shown():
@@ -90,10 +113,7 @@ def test_a_program_sees_what_it_always_saw():
             run.message("two")
             run.wait("idle", stop="answer")
             run.end()
-        plain = subprocess.run(
-            [PROGRAM, "run", "--interactive", "--state", str(one.state), "--resume", "last"],
-            env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")),
-            input=b"", stdout=subprocess.PIPE, cwd=one.work, timeout=WAIT, check=True).stdout.decode()
+        plain = again(one)
         assert "\nyou: one\nfirst\nyou: two\nsecond\n" in plain, plain
 
 

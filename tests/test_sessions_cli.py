@@ -150,6 +150,32 @@ def test_a_full_disk_ends_the_run_and_reading_and_pruning_go_on():
         goes_on(one)
 
 
+def test_a_last_message_that_finds_no_room_is_told_before_the_end():
+    """What the program ends with, its last event and the record agree."""
+    with session() as one:
+        disk = one.folder / "disk"
+        option = ["--output-last-message", str(disk / "last")]
+        says = f"cannot write {option[1]}: No space left on device"
+        with mounted(disk, "-t", "tmpfs", "-o", "size=4k", "tmpfs"):
+            with one.run([say("short")], *option) as run:
+                begin(run, "one")
+                run.end()
+            assert (disk / "last").read_text() == "short"  # and there is no room for another
+            with one.run([say("one more")], *option) as run:
+                begin(run, "two")
+                finished = run.end(5)
+                assert (finished["stop"], finished["exit_status"], finished["detail"]) == ("quit", 5, says)
+            assert run.error.count(says) == 1 and run.error.count("\n") == 1, run.error
+            assert one.select("SELECT exit_status FROM session ORDER BY number") == [(0,), (5,)]
+            assert (disk / "last").read_text() == "short" and os.listdir(disk) == ["last"]
+            with one.run([], *option) as run:  # nothing is recorded
+                run.wait("idle")
+                (disk / "last").unlink()
+                subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+                finished = run.end(5)
+                assert finished["exit_status"] == 5 and "Read-only file system" in finished["detail"], finished
+
+
 def test_a_database_that_is_deleted_under_a_run_is_written_again():
     cli_support.needs_sandbox()
     for whole in (False, True):
