@@ -84,8 +84,9 @@ void swarm_host_totals(const struct swarm_host *host, struct swarm_host_totals *
 /* Everything is borrowed until swarm_host_run returns. */
 struct swarm_host_options {
     struct swarm_options swarm;
-    struct view reason;   /* why this strategy was chosen; empty: it was asked for */
-    struct view verifier; /* command, run in a node's sandbox; with swarm.has_verifier */
+    struct view reason; /* why this strategy was chosen; empty: it was asked for */
+    const char *
+        verifier; /* command line, run in a copy of a node's files; with swarm.has_verifier, else null */
     struct view settings; /* for the record: what else was asked for, a JSON object; may be empty */
 
     /* What all agents have in common: engine, tokenizer, encoder, sampling and the rest of a generation, store,
@@ -116,9 +117,12 @@ struct swarm_host_outcome {
     char name[SWARM_NAME_BYTES]; /* of the node of the result; "": the root, or nothing */
     char commit[sizeof(struct swarm_commit)]; /* of the root's workspace at the end; "": unknown */
     struct swarm_host_totals totals;
+    /* "answer", "failed" (nothing passed), "time", "tokens", "interrupt", "engine", "record"; as of hearth run. */
+    const char *stop;
+    int exit_status;
     bool is_interrupted;   /* by a signal or swarm_host_interrupt */
     bool is_out_of_budget; /* time, tokens or calls of the tree ended it */
-    /* OK, or what the host could not do: MEMORY, IO (record, disk), DEVICE (engine), with `error`. */
+    /* OK, or what the host could not do, with `error`: record, disk, engine. */
     result fault;
     struct error error;
 };
