@@ -6,7 +6,7 @@
 #include "run_config.h"
 #include "run_worktree.h"
 #include "session_place.h"
-#include "tools/tool.h"
+#include "tools/tool_agents.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -330,6 +330,16 @@ static int settings_continue(struct run_settings *settings) {
     return STATUS_DONE;
 }
 
+/* One agent has no others: what `all` takes in is left out; a swarm adds it. */
+static int without_agents(struct run_settings *settings) {
+    settings->tools &= ~tool_set_agents();
+    return settings->tools != 0
+               ? STATUS_DONE
+               : cli_usage(
+                     settings->arguments, "tools: only those for other agents, and there are none"
+                 );
+}
+
 int settings_places(struct run_settings *settings) {
     const struct cli_arguments *arguments = settings->arguments;
     const char *directory = cli_value(arguments, "directory");
@@ -365,6 +375,10 @@ int settings_places(struct run_settings *settings) {
     }
     if (settings->turn_tokens_max == 0) {
         settings->turn_tokens_max = settings->model_settings.turn_tokens_max;
+    }
+    status = without_agents(settings);
+    if (status != STATUS_DONE) {
+        return status;
     }
     settings->declared_tools = settings->tools;
     return settings->record != NULL ? settings_continue(settings) : STATUS_DONE;

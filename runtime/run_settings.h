@@ -37,7 +37,7 @@ struct run_settings {
     const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;
     bool is_interactive;     /* waits for a person; the task may be empty */
-    uint64_t tools;          /* that may be called */
+    uint64_t tools;          /* that may be called; without tool_set_agents() */
     uint64_t declared_tools; /* to the model */
     int32_t effort;
     int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads, calls_max;

@@ -65,7 +65,11 @@ hearth_test(test_hooks SOURCES test_hooks.c sandbox_support.c LIBRARIES runtime)
 add_dependencies(test_hooks hearth-sandbox hearth-inner)
 hearth_test(test_instructions SOURCES test_instructions.c failing_memory.c LIBRARIES runtime)
 target_link_options(test_instructions PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
-hearth_test(test_permission SOURCES test_permission.c LIBRARIES runtime)
+hearth_test(test_permission SOURCES test_permission.c permission_support.c LIBRARIES runtime)
+hearth_test(test_permission_answers SOURCES test_permission_answers.c permission_support.c
+    LIBRARIES runtime)
+hearth_test(test_permission_paths SOURCES test_permission_paths.c permission_support.c
+    LIBRARIES runtime)
 hearth_test(test_run_config SOURCES test_run_config.c failing_memory.c LIBRARIES runtime)
 target_link_options(test_run_config PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_fuzz(fuzz_run_config SOURCES fuzz_run_config.c LIBRARIES runtime)

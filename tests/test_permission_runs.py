@@ -106,6 +106,22 @@ def test_rules_hold_under_every_dialect():
                 run.end()
 
 
+def test_tools_for_other_agents_are_not_of_one_agent():
+    with session() as one:
+        turns = [{"thinking": "", "text": "", "calls": [{"name": "spawn", "arguments": {"task": "x"}}]},
+                 say("done")]
+        with one.run(turns, "--tools", "all") as run:
+            run.message("one")
+            refused = run.wait("tool_result", status="refused")["text"]
+            assert "unknown tool: spawn; the tools are: " in refused and "merge" not in refused, refused
+            run.wait("idle", stop="answer")
+            run.end()
+        declared = [tool["name"] for tool in json.loads(one.select("SELECT tools FROM agent")[0][0])]
+        assert "fetch" in declared and not {"spawn", "fork", "wait", "merge"} & set(declared), declared
+        with one.run(turns, "--tools", "spawn,merge") as run:
+            assert run.process.wait(timeout=WAIT) == 2
+
+
 def test_what_may_not_be_read_is_not_found_either():
     cli_support.needs_sandbox()
     for dialect, name, arguments in (("hearth", "grep", {"pattern": "key"}),

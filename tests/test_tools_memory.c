@@ -3,6 +3,7 @@
 #include "failing_memory.h"
 #include "tools_support.h"
 
+#include "tools/tool_agents.h"
 #include "tools/tool_fetch.h"
 #include "tools/tool_mcp_message.h"
 
@@ -51,10 +52,24 @@ static result fetch_page(
     return buffer_append_text(&out->body, "<html><p>a &amp; b<p><a href='/x'>c</a>", error);
 }
 
+static result crowd_ask(
+    void *context,
+    const struct tool_agents_ask *ask,
+    struct tool_agents_answer *answer,
+    struct error *error
+) {
+    (void)context;
+    answer->status = TOOL_OK;
+    memcpy(answer->started, "agent-1", sizeof "agent-1");
+    return buffer_append_format(answer->text, error, "%zu agents", ask->brief_count);
+}
+
+static const struct tool_agents agents = {NULL, crowd_ask};
+
 static void fail_calls(uint64_t set, const char *const calls[][2], size_t count) {
     struct bench bench;
     const struct tool_context_options options = {
-        .set = set, .strictness = TOOL_STRICT_NEVER, .fetch = fetch_page};
+        .set = set, .strictness = TOOL_STRICT_NEVER, .fetch = fetch_page, .agents = &agents};
     bench_open(&bench, NULL, &options);
     size_t failed = 0;
     for (size_t i = 0; i < count; i++) {
@@ -92,6 +107,8 @@ static void every_failed_allocation_is_told(void **state) {
          "Patch\"}"},
         {"image", "{\"path\":\"a.py\"}"},
         {"fetch", "{\"url\":\"http://example.org/\"}"},
+        {"fork", "{\"briefs\":[\"a\",\"b\"],\"join\":\"any\"}"},
+        {"cancel", "{\"names\":[]}"},
     };
     fail_calls(TOOL_SET_TRAINED, calls, COUNT_OF(calls));
     fail_calls(tool_set_all(), wide_calls, COUNT_OF(wide_calls));
