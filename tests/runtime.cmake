@@ -1,5 +1,8 @@
-hearth_test(test_agent SOURCES test_agent.c failing_memory.c LIBRARIES runtime)
-target_link_options(test_agent PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
+hearth_test(test_agent SOURCES test_agent.c agent_support.c LIBRARIES runtime)
+hearth_test(test_agent_limits SOURCES test_agent_limits.c agent_support.c LIBRARIES runtime)
+hearth_test(test_agent_trouble SOURCES test_agent_trouble.c agent_support.c failing_memory.c
+    LIBRARIES runtime)
+target_link_options(test_agent_trouble PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_agent_compaction SOURCES test_agent_compaction.c LIBRARIES runtime)
 hearth_test(test_agent_history SOURCES test_agent_history.c LIBRARIES runtime)
 hearth_test(test_agent_guards SOURCES test_agent_guards.c LIBRARIES runtime)
