@@ -183,7 +183,7 @@ struct chat_request {
     size_t message_count;
     /* 0: everything from the beginning. n: only messages[n..], to be appended to a sequence that
      * already holds the rendering of messages[0..n) in which messages[n-1] is the model's own turn
-     * as it generated it. */
+     * as it generated it, or the system's message that everything begins with. */
     size_t from;
     /* With from > 0: the generated ids ended without the end-of-sequence token (stopped or cut
      * off), so it is written first. */

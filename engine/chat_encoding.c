@@ -574,6 +574,9 @@ bool chat_can_append(const struct chat_request *request) {
         return false;
     }
     const struct chat_message *own = &request->messages[request->from - 1];
+    if (request->from == 1 && own->role == CHAT_SYSTEM) {
+        return !request->end_is_missing; // nothing that follows changes how it renders
+    }
     if (own->role != CHAT_ASSISTANT || own->without_eos) {
         return false;
     }

@@ -100,7 +100,9 @@ struct agent_resume {
     size_t calls_total; /* in all messages */
     /* How the last turn ended: the model is told of a guard that cut it. */
     enum finish_reason reason;
-    bool waits; /* nothing runs before a message comes; only of an interactive agent */
+    bool waits;         /* nothing runs before a message comes; only of an interactive agent */
+    int32_t effort;     /* that the context speaks of; CHAT_EFFORT_OFF: that of the options */
+    size_t unrun_count; /* so many messages behind the context answer calls and are in no record */
 };
 
 struct agent_options {
@@ -132,14 +134,14 @@ struct agent_share {
 
 enum agent_event_type {
     AGENT_START,
-    AGENT_NOT_READY,      /* before anything is recorded: what it needs is not there: error */
-    AGENT_RECORDED,       /* the last RECORD effect is durable; prompt_tokens after RECORD_TURN */
-    AGENT_RECORD_FAILED,  /* error */
-    AGENT_GENERATED,      /* the generation ended, for whatever reason */
-    AGENT_CALLED,         /* the tool ended */
-    AGENT_CALL_FAILED,    /* the host could not run it: error */
-    AGENT_DOES_NOT_FIT,   /* a RECORD_TURN of more than append_max tokens: nothing is recorded */
-    AGENT_COMPACTED,      /* the context is another one: conversation, context_tokens, sampled */
+    AGENT_NOT_READY,     /* before anything is recorded: what it needs is not there: error */
+    AGENT_RECORDED,      /* the last RECORD effect is durable; prompt_tokens after RECORD_TURN */
+    AGENT_RECORD_FAILED, /* error */
+    AGENT_GENERATED,     /* the generation ended, for whatever reason */
+    AGENT_CALLED,        /* the tool ended */
+    AGENT_CALL_FAILED,   /* the host could not run it: error */
+    AGENT_DOES_NOT_FIT,  /* a RECORD_TURN of more than append_max tokens: nothing is recorded */
+    AGENT_COMPACTED, /* the context is another one, and recorded: conversation, context_tokens, sampled */
     AGENT_COMPACT_FAILED, /* it is the old one: error, sampled */
     AGENT_REWOUND,      /* while it waits for a person: the context is an earlier one: conversation,
                              context_messages, end_is_missing, context_tokens */
@@ -215,10 +217,11 @@ struct agent_effect {
     size_t unrun_from, unrun_count;
     /* RECORD_TURN: messages [person_from, person_from + person_count) came with AGENT_MESSAGE. */
     size_t person_from, person_count;
-    size_t remark_count; /* RECORD_TURN: so many remarks are in it for the first time, the oldest */
-    int32_t append_max;  /* RECORD_TURN: of more tokens than that, DOES_NOT_FIT */
-    int32_t tokens_max;  /* GENERATE; COMPACT: of the summary */
-    int64_t deadline_ms; /* GENERATE, COMPACT: on the clock of the events; 0: none */
+    /* RECORD_TURN, COMPACT: so many remarks are in it for the first time, the oldest; agent_remark_message */
+    size_t remark_count;
+    int32_t append_max;       /* RECORD_TURN: of more tokens than that, DOES_NOT_FIT */
+    int32_t tokens_max;       /* GENERATE; COMPACT: of the summary */
+    int64_t deadline_ms;      /* GENERATE, COMPACT: on the clock of the events; 0: none */
     size_t first_call_number; /* GENERATE: of the calls in its output */
     size_t call_index;        /* *_CALL, RECORD_RESULT: within the turn */
     int64_t time_ms_max;      /* CALL: until the deadline; 0: no deadline */
@@ -305,6 +308,16 @@ enum agent_stop agent_idle_stop(const struct agent *agent);
 bool agent_takes_message(const struct agent *agent, size_t bytes);
 /* Whether a remark of that many bytes does. */
 bool agent_takes_remark(const struct agent *agent, size_t bytes);
+size_t agent_remarks_waiting(const struct agent *agent);
+/* Of an effect with remarks: the message that holds this one of them. */
+size_t agent_remark_message(const struct agent *agent, size_t index);
+/* What its context holds, for an agent that goes on behind it: messages, message_count, context_messages,
+ * end_is_missing, context_tokens, calls_total, effort. Borrowed until the next event. */
+void agent_context(const struct agent *agent, struct agent_resume *out);
+/* Messages below were there before this run. */
+size_t agent_fresh_from(const struct agent *agent);
+/* Calls of the present turn. */
+size_t agent_call_count(const struct agent *agent);
 size_t agent_queued(const struct agent *agent);
 struct view agent_queued_text(const struct agent *agent, size_t index);
 /* Whether a RECORD_BEGIN was asked for. */

@@ -88,6 +88,7 @@ void agent_compaction_fill(const struct agent *agent, struct agent_effect *effec
                                                      : agent->person_message;
     effect->fresh_from = agent->fresh_from;
     effect->is_asked = agent->compact_is_asked;
+    effect->remark_count = agent->remarks_given;
 }
 
 result agent_compaction_ask(struct agent *agent, struct view remark, struct error *error) {
@@ -108,7 +109,8 @@ static void move_marks(struct agent *agent, size_t before, size_t count) {
         ASSERT(agent->person_from + count >= before);
         agent->person_from = agent->person_from + count - before;
     }
-    agent->unrun_count = 0; /* recorded with the rest */
+    agent->unrun_count = 0;   /* recorded with the rest, */
+    agent->remarks_given = 0; /* and so are these */
     agent->fresh_from = agent->fresh_from + count > before ? agent->fresh_from + count - before : 0;
 }
 

@@ -61,6 +61,11 @@ fill_again(struct agent *agent, const struct agent_options *options, struct erro
     agent->context_messages = resume->context_messages;
     agent->end_is_missing = resume->end_is_missing;
     agent->calls_total = resume->calls_total;
+    agent->unrun_from = resume->context_messages;
+    agent->unrun_count = resume->unrun_count;
+    if (resume->effort != CHAT_EFFORT_OFF) {
+        agent->effort_told = resume->effort;
+    }
     if (agent_reason_is_cut(resume->reason)) {
         agent_notice(agent, "%s", agent_cut_text(resume->reason));
     }
@@ -267,8 +272,38 @@ bool agent_takes_message(const struct agent *agent, size_t bytes) {
 }
 
 bool agent_takes_remark(const struct agent *agent, size_t bytes) {
-    return agent->state != AGENT_STATE_FINISHED && agent->remark_count < AGENT_REMARKS_MAX &&
+    return agent->state != AGENT_STATE_FINISHED &&
+           agent->remark_count + agent->remarks_given < AGENT_REMARKS_MAX &&
            bytes <= AGENT_REMARKS_BYTES_MAX - agent->remark_bytes;
+}
+
+size_t agent_remarks_waiting(const struct agent *agent) {
+    return agent->remark_count;
+}
+
+size_t agent_remark_message(const struct agent *agent, size_t index) {
+    ASSERT(index < agent->remarks_given);
+    return agent->remark_at[index];
+}
+
+void agent_context(const struct agent *agent, struct agent_resume *out) {
+    *out = (struct agent_resume){
+        .messages = chat_conversation_messages(agent->conversation),
+        .message_count = agent->context_messages,
+        .context_messages = agent->context_messages,
+        .end_is_missing = agent->end_is_missing,
+        .context_tokens = agent->context_tokens,
+        .calls_total = agent->calls_total,
+        .effort = agent->effort_told,
+    };
+}
+
+size_t agent_fresh_from(const struct agent *agent) {
+    return agent->fresh_from;
+}
+
+size_t agent_call_count(const struct agent *agent) {
+    return agent->call_count;
 }
 
 size_t agent_queued(const struct agent *agent) {

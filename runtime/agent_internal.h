@@ -50,11 +50,12 @@ struct agent {
     size_t queue_count, queue_bytes;
     struct buffer remarks[AGENT_REMARKS_MAX]; /* [remark_count] for the next turn */
     size_t remark_count, remark_bytes;
-    size_t remarks_given;             /* in the conversation since the last turn was recorded */
-    size_t person_from, person_count; /* of them, in the conversation since the last turn */
-    size_t unrun_from, unrun_count;   /* answers to calls that never ran, since the last turn */
-    int32_t turn_effort;              /* of the present turn */
-    int32_t effort_told;              /* as the context has it */
+    size_t remarks_given;                /* in the conversation since the last turn was recorded, */
+    size_t remark_at[AGENT_REMARKS_MAX]; /* [remarks_given] as these messages */
+    size_t person_from, person_count;    /* of them, in the conversation since the last turn */
+    size_t unrun_from, unrun_count;      /* answers to calls that never ran, since the last turn */
+    int32_t turn_effort;                 /* of the present turn */
+    int32_t effort_told;                 /* as the context has it */
 
     /* budgets */
     int64_t started_ms;

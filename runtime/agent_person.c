@@ -126,7 +126,11 @@ static result take_remarks(struct agent *agent, struct error *error) {
         if (is_ok(taken)) {
             taken = append_user(agent, buffer_view(&agent->remarks[i]), error);
         }
-        agent->remarks_given += is_ok(taken) ? 1 : 0;
+        if (is_ok(taken)) {
+            ASSERT(agent->remarks_given < AGENT_REMARKS_MAX); /* agent_takes_remark saw to it */
+            agent->remark_at[agent->remarks_given++] =
+                chat_conversation_count(agent->conversation) - 1;
+        }
         buffer_deinit(&agent->remarks[i]);
     }
     agent->remark_count = 0;

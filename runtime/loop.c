@@ -6,6 +6,7 @@
 
 #define STATUS_INTERVAL_MS 100
 #define SNAPSHOT_GRACE_MS  500 /* for a snapshot after the run was stopped */
+#define LOOP_ENGINES_MAX   8   /* of one program: a model that changes has two */
 
 /* ---- the loop ------------------------------------------------------------------------------- */
 
@@ -50,7 +51,7 @@ void loop_destroy(struct loop *loop) {
     if (loop == NULL) {
         return;
     }
-    ASSERT(loop->first == NULL);
+    ASSERT(loop->first == NULL && loop->generations == NULL);
     loop_workers_deinit(&loop->workers);
     uv_close((uv_handle_t *)&loop->timer, NULL);
     uv_close((uv_handle_t *)&loop->wake, NULL);
@@ -81,7 +82,7 @@ static void written(void *context) {
 
 void loop_keep(struct loop *loop) {
     uv_handle_t *wake = (uv_handle_t *)&loop->wake;
-    if (loop->first != NULL || loop->workers.open_count > 0) {
+    if (loop->first != NULL || loop->generations != NULL || loop->workers.open_count > 0) {
         uv_ref(wake);
     } else {
         uv_unref(wake);
@@ -118,7 +119,7 @@ struct uv_loop_s *loop_uv(struct loop *loop) {
 
 /* ---- events of the engine -------------------------------------------------------------------- */
 
-/* To the run whose sequence it is of; there is none when it has ended. */
+/* To the run or the generation whose sequence it is of; there is none when it has ended. */
 static void deliver(struct loop *loop, const void *engine, const struct engine_event *event) {
     for (struct run *run = loop->first; run != NULL; run = run->next) {
         if (run->options->engine.context == engine && run_has_sequence(run, event->sequence)) {
@@ -126,19 +127,46 @@ static void deliver(struct loop *loop, const void *engine, const struct engine_e
             return;
         }
     }
+    bool is_taken = loop_generation_event(loop, engine, event);
+    (void)is_taken;
 }
 
-/* Runs may have different engines; most share one, which is then asked once. */
+/* Engines of runs and generations; most share one. What is delivered may end them and start others. */
+static size_t engines_of(const struct loop *loop, struct engine_ports out[LOOP_ENGINES_MAX]) {
+    size_t count = 0;
+    const struct run *run = loop->first;
+    const struct loop_generation *generation = loop->generations;
+    while (run != NULL || generation != NULL) {
+        const struct engine_ports *engine =
+            run != NULL ? &run->options->engine : &generation->engine;
+        bool is_known = false;
+        for (size_t i = 0; i < count; i++) {
+            is_known = is_known || out[i].context == engine->context;
+        }
+        if (!is_known) {
+            ASSERT(count < LOOP_ENGINES_MAX);
+            out[count++] = *engine;
+        }
+        if (run != NULL) {
+            run = run->next;
+        } else {
+            generation = generation->next;
+        }
+    }
+    return count;
+}
+
 static void wake_came(uv_async_t *handle) {
     struct loop *loop = handle->data;
-    const void *asked = NULL;
-    for (struct run *run = loop->first; run != NULL; run = run->next) {
+    struct engine_ports engines[LOOP_ENGINES_MAX];
+    size_t count = engines_of(loop, engines);
+    for (size_t i = 0; i < count; i++) {
         struct engine_event event;
-        while (run->options->engine.context != asked &&
-               run->options->engine.next_event(run->options->engine.context, &event)) {
-            deliver(loop, run->options->engine.context, &event);
+        while (engines[i].next_event(engines[i].context, &event)) {
+            deliver(loop, engines[i].context, &event);
         }
-        asked = run->options->engine.context;
+    }
+    for (struct run *run = loop->first; run != NULL; run = run->next) {
         run_live_came(run);
     }
     loop_jobs_came(loop);

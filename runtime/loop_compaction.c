@@ -120,6 +120,7 @@ static void change_over(struct compaction *compaction) {
         .text = buffer_view(&compaction->summary),
     };
     run_show(run, &shown);
+    run_say_given(run, compaction->effect.remark_count);
     const struct agent_event event = {
         .type = AGENT_COMPACTED,
         .sampled = compaction->sampled,
@@ -363,9 +364,16 @@ static result work_record(struct compaction *compaction, struct error *error) {
              .facts = &compaction->summary_facts,
              .reason = compaction->summary_reason},
     };
+    /* The end of the conversation, with what came since the last turn, is as it was. */
+    const struct run *run = compaction->run;
+    ptrdiff_t moved = (ptrdiff_t)chat_conversation_count(compaction->made.conversation) -
+                      (ptrdiff_t)chat_conversation_count(agent_conversation(run->agent));
+    struct recorder_mail mail[AGENT_REMARKS_MAX];
     const struct recorder_compaction record = {
         .conversation = compaction->made.conversation,
         .ids = &compaction->ids,
+        .mail = mail,
+        .mail_count = run_mail_of(run, compaction->effect.remark_count, moved, mail),
         .facts = &compaction->facts,
         .tokens_before = compaction->tokens_before,
         .removed = compaction->made.removed,

@@ -1,15 +1,20 @@
 /* Between the files of the loop: events and effects (loop.c), the life of runs (loop_runs.c), their steps on
  * workers (loop_steps.c), generations (loop_generation.c), calls (loop_calls.c, loop_hooks.c), what other threads
- * send (loop_channel.c), threads for long work (loop_workers.c), what a person does (loop_input.c,
+ * send (loop_channel.c), threads for long work (loop_workers.c), nodes of swarms (loop_nodes.c), what a person does (loop_input.c,
  * loop_commands.c, loop_status.c), what starts beside the prompt (loop_prepare.c), compaction
  * (loop_compaction.c) and what is shown (loop_view.c). See loop.h. Thread: loop.
  */
 #ifndef HEARTH_RUNTIME_LOOP_INTERNAL_H
 #define HEARTH_RUNTIME_LOOP_INTERNAL_H
 
-#include "loop.h"
+#include "loop_nodes.h"
 #include "recorder.h"
 #include <uv.h>
+
+/* Mail that a remark holds. */
+struct run_mail {
+    int64_t delivers, returns; /* keys; 0: none */
+};
 
 /* How long calls of one tool take. */
 struct tool_time {
@@ -84,8 +89,9 @@ struct loop {
     /* In the order in which they were started. One goes only in a callback of its own, never while the list is
      * walked; new ones come at the end. */
     struct run *first;
-    int shown;          /* events that are being shown to listeners */
-    struct run *person; /* the run that a person's input belongs to; null: none */
+    struct loop_generation *generations; /* that have not ended */
+    int shown;                           /* events that are being shown to listeners */
+    struct run *person;                  /* the run that a person's input belongs to; null: none */
     struct output *output;
 };
 
@@ -101,6 +107,11 @@ struct run {
     struct compaction *compaction; /* null: none is under way */
     struct chat_parser *parser;    /* of the present generation */
     struct recorder recorder;
+    struct recorder_node node; /* with options->node */
+    /* Of a node: [mail_count] of the remarks that were not given yet, the oldest first. A worker reads the first ones,
+     * which are in the turn at hand, while others are added behind them. */
+    struct run_mail mail[AGENT_REMARKS_MAX];
+    size_t mail_count;
     const struct resume *resume;      /* what the context goes on from; null: a new session */
     struct resume rewound;            /* that, after a rewind or under another model */
     struct run_command_work *command; /* null: none is under way */
@@ -196,12 +207,43 @@ void run_keep_last(struct run *run);
 /* With what the run ends, and why: of the agent, but for a last text that could not be written. */
 int run_exit_status(const struct run *run);
 const char *run_detail(const struct run *run);
-/* To the listener: remarks that the turn just recorded holds; the end of a turn. */
-void run_say_given(struct run *run);
+/* To the listener: remarks that the turn just recorded holds, or a compaction; the end of a turn. */
+void run_say_given(struct run *run, size_t count);
 void run_say_turned(struct run *run);
 /* Ends what is left of a run when nothing of it is under way any more: then *run is gone. The last thing that a
  * callback does which may be the last one of its run. */
 void run_leave(struct run *run);
+
+/* ---- loop_nodes.c ---- */
+/* The prefix of the options, and what comes behind it, as a conversation that goes on. *messages is to be freed when
+ * the agent is made. Expected errors: INVALID_INPUT (the sequence holds something else), MEMORY. */
+MUST_CHECK result run_prefix_take(
+    const struct run_options *options,
+    struct agent_resume *out,
+    struct chat_message **messages,
+    struct error *error
+);
+/* Before the agent is there. */
+void run_node_init(struct run *run);
+/* Keeps what a remark of a node settles that the agent has taken. */
+void run_mail_push(struct run *run, const struct run_remark *remark);
+/* Mail of `count` remarks that an effect gives, whose messages lie `moved` further on. Thread: the step's. */
+size_t run_mail_of(
+    const struct run *run,
+    size_t count,
+    ptrdiff_t moved,
+    struct recorder_mail out[AGENT_REMARKS_MAX]
+);
+/* Thread: the step's. */
+MUST_CHECK result run_record_node_end(struct run *run, struct error *error);
+/* The result of the present call, with what options->called adds. Thread: the step's. */
+MUST_CHECK result run_record_result(
+    struct run *run, const struct tool_result *value, struct view answer, struct error *error
+);
+/* The last text that the model wrote beside its thinking. */
+struct view run_last_text(const struct run *run);
+/* To the generation whose sequence it is of; false: of none. */
+bool loop_generation_event(struct loop *loop, const void *engine, const struct engine_event *event);
 
 /* ---- loop_view.c ---- */
 int64_t run_now_ms(const struct run *run);

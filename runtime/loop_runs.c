@@ -26,10 +26,19 @@ static void run_deinit(struct run *run) {
     free(run->tool_names);
 }
 
-static result run_init(struct run *run, const struct run_options *options, struct error *error) {
-    if (options->node != NULL || options->prefix != NULL || options->called != NULL) {
-        FAIL(error, UNSUPPORTED, "nodes of swarms do not run yet");
+static result make_agent(struct run *run, struct error *error) {
+    struct agent_options options = run->options->agent;
+    struct agent_resume again = {0};
+    CLEANUP(free_cleanup) struct chat_message *messages = NULL;
+    if (run->options->prefix != NULL) {
+        TRY(run_prefix_take(run->options, &again, &messages, error));
+        options.resume = &again;
+        run->status.context_tokens = again.context_tokens;
     }
+    return agent_create(&run->agent, &options, error);
+}
+
+static result run_init(struct run *run, const struct run_options *options, struct error *error) {
     token_list_init(&run->context_ids, TOKEN_LIST_CEILING_DEFAULT);
     token_list_init(&run->prompt_ids, TOKEN_LIST_CEILING_DEFAULT);
     token_list_init(&run->output_ids, TOKEN_LIST_CEILING_DEFAULT);
@@ -55,7 +64,8 @@ static result run_init(struct run *run, const struct run_options *options, struc
         .constraint = options->constraint,
     };
     TRY(run_declare(run, &declared, error));
-    TRY(agent_create(&run->agent, &options->agent, error));
+    run_node_init(run);
+    TRY(make_agent(run, error));
     run->status.turns_before = agent_turns_before(run->agent);
     run->status.turn = run->status.turns_before;
     if (options->resume != NULL) {
@@ -100,24 +110,11 @@ static void list_remove(struct run *run) {
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* The last text that the model wrote beside its thinking. */
-static struct view last_text(const struct run *run) {
-    const struct chat_conversation *conversation = agent_conversation(run->agent);
-    const struct chat_message *messages = chat_conversation_messages(conversation);
-    for (size_t i = chat_conversation_count(conversation); i > 0; i--) {
-        const struct chat_message *message = &messages[i - 1];
-        if (message->role == CHAT_ASSISTANT && message->content.length > 0) {
-            return message->content;
-        }
-    }
-    return view_of(NULL, 0);
-}
-
 void run_keep_last(struct run *run) {
     const char *path = run->options->last_message_path;
     if (path != NULL && !run->last_is_kept) {
         run->last_is_kept = true;
-        run->last_result = path_replace(path, last_text(run), &run->last_error);
+        run->last_result = path_replace(path, run_last_text(run), &run->last_error);
     }
 }
 
@@ -143,13 +140,13 @@ static void tell_end(const struct run *run) {
         .stop = agent_stop(agent),
         .exit_status = run_exit_status(run),
         .detail = run_detail(run),
-        .last_text = last_text(run),
+        .last_text = run_last_text(run),
         .tokens = agent_tokens_sampled(agent),
         .calls = agent_calls(agent),
         .turns = agent_turns(agent) - agent_turns_before(agent),
         .session = run->recorder.session,
         .agent = run->recorder.agent,
-        .commit = difference->file_count > 0 ? run->recorder.commit_last : "",
+        .commit = recorder_changed_commit(&run->recorder),
         .changed_lines = (int64_t)(difference->lines_added + difference->lines_removed),
         .changes_are_unknown = run->recorder.difference_is_unknown,
         .begins_anew = run->begins_anew && agent_stop(agent) == AGENT_STOP_QUIT,
@@ -173,9 +170,14 @@ void run_leave(struct run *run) {
     free(run);
 }
 
-void run_say_given(struct run *run) {
-    if (run->step.remark_count > 0 && run->listener.given != NULL) {
-        run->listener.given(run->listener.context, run->step.remark_count);
+void run_say_given(struct run *run, size_t count) {
+    if (run->mail_count > 0) { /* of a node */
+        ASSERT(count <= run->mail_count);
+        run->mail_count -= count;
+        memmove(run->mail, run->mail + count, run->mail_count * sizeof run->mail[0]);
+    }
+    if (count > 0 && run->listener.given != NULL) {
+        run->listener.given(run->listener.context, count);
     }
 }
 
@@ -194,15 +196,20 @@ void run_say_turned(struct run *run) {
 /* ---- what may be done to it ----------------------------------------------------------------- */
 
 bool run_remark(struct run *run, const struct run_remark *remark) {
-    struct view text = remark->text;
     ASSERT(run->loop->shown == 0);
-    bool takes = remark->delivers == 0 && remark->returns == 0 && !run->is_ending &&
-                 text.length > 0 && utf8_is_valid(text) &&
-                 agent_takes_remark(run->agent, text.length);
-    if (takes) {
-        run_dispatch(run, &(struct agent_event){.type = AGENT_REMARK, .text = text});
+    bool has_mail = remark->delivers != 0 || remark->returns != 0;
+    size_t waiting = agent_remarks_waiting(run->agent);
+    if (run->is_ending || remark->text.length == 0 || !utf8_is_valid(remark->text) ||
+        !agent_takes_remark(run->agent, remark->text.length) ||
+        (has_mail && run->options->node == NULL)) {
+        return false;
     }
-    return takes;
+    run_dispatch(run, &(struct agent_event){.type = AGENT_REMARK, .text = remark->text});
+    bool is_taken = agent_remarks_waiting(run->agent) > waiting; /* else there was no memory */
+    if (is_taken) {
+        run_mail_push(run, remark);
+    }
+    return is_taken;
 }
 
 void run_cancel(struct run *run, const char *why) {

@@ -25,6 +25,7 @@ static const struct chat_message *last_message(const struct run *run) {
 static result step_record_turn(struct run *run, struct error *error) {
     struct chat_options options = agent_chat_options(run->agent);
     run->recorder.begin.sampler.effort = options.effort;
+    struct recorder_mail mail[AGENT_REMARKS_MAX];
     const struct recorder_turn turn = {
         .encoder = run->options->encoder,
         .conversation = agent_conversation(run->agent),
@@ -34,6 +35,8 @@ static result step_record_turn(struct run *run, struct error *error) {
         .unrun_count = run->step.unrun_count,
         .options = options,
         .tokens_max = run->step.append_max,
+        .mail = mail,
+        .mail_count = run_mail_of(run, run->step.remark_count, 0, mail),
     };
     return recorder_turn_start(&run->recorder, &turn, &run->prompt_ids, &run->prompt_fits, error);
 }
@@ -52,6 +55,9 @@ static result step_record_output(struct run *run, struct error *error) {
 }
 
 static result step_record_end(struct run *run, struct error *error) {
+    if (run->options->node != NULL) {
+        return run_record_node_end(run, error);
+    }
     enum agent_stop stop = agent_stop(run->agent);
     run_keep_last(run); /* first: the record says with what it ended */
     const struct recorder_end end = {
@@ -84,7 +90,7 @@ static result step_execute(struct run *run, struct error *error) {
         const struct tool_result *value = run->step.is_cancelled ? NULL : &run->tool;
         struct view answer = value != NULL ? last_message(run)->content : view_of(NULL, 0);
         TRY(run_record_decisions(run, error));
-        return recorder_call_finish(&run->recorder, value, answer, error);
+        return run_record_result(run, value, answer, error);
     }
     if (type == AGENT_RECORD_TURN_END) {
         return recorder_turn_end(
@@ -153,7 +159,7 @@ static void step_done(uv_work_t *work, int status) {
         event.type = AGENT_DOES_NOT_FIT;
     } else if (type == AGENT_RECORD_TURN) {
         run_show_person(run);
-        run_say_given(run);
+        run_say_given(run, run->step.remark_count);
         event.append_tokens = narrow_i32((int64_t)run->prompt_ids.count);
     }
     run_dispatch(run, &event);

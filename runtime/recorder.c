@@ -12,7 +12,7 @@ void recorder_deinit(struct recorder *recorder) {
     recorder->difference = (struct workspace_difference){0};
 }
 
-static result snapshot(struct recorder *recorder, const char *message, struct error *error) {
+result recorder_snapshot(struct recorder *recorder, const char *message, struct error *error) {
     if (recorder->workspace == NULL) {
         return OK;
     }
@@ -29,8 +29,7 @@ static result snapshot(struct recorder *recorder, const char *message, struct er
     return OK;
 }
 
-/* All or nothing: rolls back when the appends between begin and commit failed. */
-static result batch_end(struct recorder *recorder, result appended, struct error *error) {
+result recorder_batch_end(struct recorder *recorder, result appended, struct error *error) {
     if (is_failed(appended)) {
         session_batch_rollback(recorder->store);
         return appended;
@@ -78,7 +77,7 @@ static result begin_again(struct recorder *recorder, struct error *error) {
     recorder->position = (int64_t)resume->ids.count;
     recorder->recorded_messages = resume->recorded_messages;
     TRY(session_batch_begin(recorder->store, error));
-    return batch_end(recorder, append_resume(recorder, error), error);
+    return recorder_batch_end(recorder, append_resume(recorder, error), error);
 }
 
 /* A session that goes on tells what it changed since its own beginning, if that snapshot is still there. */
@@ -100,11 +99,30 @@ static result find_base(struct recorder *recorder, struct error *error) {
     return OK;
 }
 
+static result begin_node(struct recorder *recorder, struct error *error) {
+    const struct recorder_node *node = recorder->node;
+    struct session_node_begin begin = node->begin;
+    begin.agent.session = node->session;
+    begin.agent.tools = recorder->tools_json;
+    begin.agent.sampler = recorder->begin.sampler;
+    if (recorder->workspace != NULL) {
+        begin.commit_before = view_of_text(recorder->commit_first);
+    }
+    TRY(session_node_start(recorder->store, &begin, &recorder->agent, error));
+    recorder->session = node->session;
+    recorder->position = node->tokens;
+    recorder->recorded_messages = node->messages;
+    return OK;
+}
+
 result recorder_begin(struct recorder *recorder, struct error *error) {
-    TRY(snapshot(recorder, "before the run", error));
+    TRY(recorder_snapshot(recorder, "before the run", error));
     memcpy(recorder->commit_first, recorder->commit_last, sizeof recorder->commit_first);
     recorder->begin.commit_before = view_of_text(recorder->commit_first);
     TRY(find_base(recorder, error));
+    if (recorder->node != NULL) {
+        return begin_node(recorder, error);
+    }
     if (recorder->resume != NULL) {
         return begin_again(recorder, error);
     }
@@ -130,6 +148,17 @@ void recorder_rewound(struct recorder *recorder, const struct resume *resume) {
 
 /* ---- turns ---------------------------------------------------------------------------------- */
 
+/* Of the message that was appended last. */
+static result
+settle_mail(struct recorder *recorder, const struct recorder_mail *mail, struct error *error) {
+    if (mail->delivers != 0) {
+        TRY(session_mail_deliver(recorder->store, mail->delivers, recorder->turn, error));
+    }
+    return mail->returns != 0
+               ? session_mail_return(recorder->store, mail->returns, recorder->turn, error)
+               : OK;
+}
+
 static result append_prompt_messages(
     struct recorder *recorder, const struct recorder_turn *turn, struct error *error
 ) {
@@ -137,6 +166,7 @@ static result append_prompt_messages(
     size_t count = chat_conversation_count(turn->conversation);
     size_t from = turn->from_message > recorder->recorded_messages ? turn->from_message
                                                                    : recorder->recorded_messages;
+    size_t settled = 0;
     for (size_t i = from; i < count; i++) {
         bool is_unrun = i >= turn->unrun_from && i - turn->unrun_from < turn->unrun_count;
         if (messages[i].role == CHAT_TOOL && !is_unrun) {
@@ -148,7 +178,11 @@ static result append_prompt_messages(
             .text = messages[i].content,
         };
         TRY(session_message_append(recorder->store, &message, error));
+        if (settled < turn->mail_count && turn->mail[settled].message == i) {
+            TRY(settle_mail(recorder, &turn->mail[settled++], error));
+        }
     }
+    ASSERT(settled == turn->mail_count); /* mail is in new messages only */
     return OK;
 }
 
@@ -197,7 +231,7 @@ result recorder_turn_start(
         return OK;
     }
     TRY(session_batch_begin(recorder->store, error));
-    TRY(batch_end(recorder, append_turn(recorder, turn, ids, error), error));
+    TRY(recorder_batch_end(recorder, append_turn(recorder, turn, ids, error), error));
     recorder->turn_is_open = true;
     recorder->turn_position = recorder->position;
     recorder->position += (int64_t)ids->count;
@@ -243,6 +277,10 @@ static result finish_turn(
     } else {
         sampler.seed = facts->seed;
     }
+    /* A fork that was given a seed of its own does not depend on its parent's. */
+    bool is_derived =
+        facts->fork_index >= 0 &&
+        sampling_child_seed(facts->parent_seed, (uint64_t)facts->fork_index) == facts->seed;
     char numerics[16];
     int length = snprintf(numerics, sizeof numerics, "%" PRIu32, recorder->engine.numerics);
     ASSERT(length > 0);
@@ -277,8 +315,8 @@ static result finish_turn(
         .drafted = facts->drafted,
         .accepted = facts->accepted,
         .preempted = facts->preempted,
-        .parent_seed = facts->parent_seed,
-        .fork_index = facts->fork_index,
+        .parent_seed = is_derived ? facts->parent_seed : 0,
+        .fork_index = is_derived ? facts->fork_index : -1,
     };
     return session_turn_finish(recorder->store, recorder->turn, &end, error);
 }
@@ -321,7 +359,7 @@ result recorder_output(
         .calls = buffer_view(&calls),
     };
     TRY(session_batch_begin(recorder->store, error));
-    TRY(batch_end(recorder, append_output(recorder, generation, &begin, error), error));
+    TRY(recorder_batch_end(recorder, append_output(recorder, generation, &begin, error), error));
     recorder->position += (int64_t)generation->ids->count;
     recorder->turn_is_open = false;
     return OK;
@@ -341,6 +379,18 @@ result recorder_turn_end(
     return finish_turn(recorder, facts, reason, view_of(NULL, 0), error);
 }
 
+result recorder_prompt_finish(
+    struct recorder *recorder,
+    const struct generation_facts *facts,
+    enum finish_reason reason,
+    struct error *error
+) {
+    ASSERT(recorder->turn_is_open);
+    TRY(finish_turn(recorder, facts, reason, view_of(NULL, 0), error));
+    recorder->turn_is_open = false;
+    return OK;
+}
+
 /* ---- compaction ----------------------------------------------------------------------------- */
 
 static result append_copies(
@@ -348,6 +398,7 @@ static result append_copies(
 ) {
     const struct chat_message *messages = chat_conversation_messages(compaction->conversation);
     size_t count = chat_conversation_count(compaction->conversation);
+    size_t settled = 0;
     for (size_t i = 0; i < count; i++) {
         CLEANUP(buffer_deinit) struct buffer calls;
         buffer_init(&calls, SESSION_TEXT_BYTES_MAX);
@@ -362,7 +413,11 @@ static result append_copies(
             .calls = buffer_view(&calls),
         };
         TRY(session_message_append(recorder->store, &message, error));
+        if (settled < compaction->mail_count && compaction->mail[settled].message == i) {
+            TRY(settle_mail(recorder, &compaction->mail[settled++], error));
+        }
     }
+    ASSERT(settled == compaction->mail_count);
     return OK;
 }
 
@@ -454,8 +509,9 @@ result recorder_compaction(
     struct session_id summaries = recorder->summaries;
     ASSERT(!recorder->turn_is_open);
     TRY(session_batch_begin(recorder->store, error));
-    result appended =
-        batch_end(recorder, append_compaction(recorder, compaction, &summaries, error), error);
+    result appended = recorder_batch_end(
+        recorder, append_compaction(recorder, compaction, &summaries, error), error
+    );
     if (is_failed(appended)) {
         recorder->turn = turn;
         return appended;
@@ -524,10 +580,28 @@ static result append_result(
     return session_message_append(recorder->store, &message, error);
 }
 
+/* One batch; `addition` null: without it. */
+static result record_result(
+    struct recorder *recorder,
+    const struct session_call_end *end,
+    const struct view *answer,
+    struct recorder_addition *addition,
+    struct error *error
+) {
+    TRY(session_batch_begin(recorder->store, error));
+    result appended = append_result(recorder, end, answer, error);
+    if (is_ok(appended) && addition != NULL) {
+        appended = addition->append(addition->context, error);
+        addition->appended = appended;
+    }
+    return recorder_batch_end(recorder, appended, error);
+}
+
 result recorder_call_finish(
     struct recorder *recorder,
     const struct tool_result *value,
     struct view answer,
+    struct recorder_addition *addition,
     struct error *error
 ) {
     struct session_call_end end = {
@@ -546,48 +620,16 @@ result recorder_call_finish(
             .duration_ms = value->duration_ms,
         };
         if (recorder->tree_may_differ) {
-            TRY(snapshot(recorder, "after a call", error));
+            TRY(recorder_snapshot(recorder, "after a call", error));
         }
     }
     end.commit_after = view_of_text(recorder->commit_last);
-    TRY(session_batch_begin(recorder->store, error));
     const struct view *text = value != NULL ? &answer : NULL;
-    return batch_end(recorder, append_result(recorder, &end, text, error), error);
-}
-
-/* ---- end ------------------------------------------------------------------------------------ */
-
-result
-recorder_end(struct recorder *recorder, const struct recorder_end *end, struct error *error) {
-    /* A call that failed in between may have left changes behind. */
-    if (recorder->tree_may_differ) {
-        TRY(snapshot(recorder, "after the run", error));
+    if (addition != NULL) {
+        addition->appended = OK;
     }
-    bool is_known = recorder->commit_base[0] != '\0' && recorder->commit_last[0] != '\0';
-    recorder->difference_is_unknown = recorder->workspace != NULL && !is_known;
-    if (recorder->workspace != NULL && is_known) {
-        TRY_NOTE(
-            error,
-            workspace_compare(
-                recorder->workspace,
-                recorder->commit_base,
-                recorder->commit_last,
-                RECORDER_PATCH_BYTES_MAX,
-                &recorder->difference,
-                error
-            ),
-            "while comparing the workspace with its state before the run"
-        );
-    }
-    if (recorder->session.text[0] == '\0') {
-        return OK; /* the session itself could not be recorded */
-    }
-    const struct session_end finish = {
-        .status = end->status,
-        .verdict = view_of_text(end->verdict),
-        .stop_reason = view_of_text(end->stop_reason),
-        .commit_after = view_of_text(recorder->commit_last),
-        .exit_status = end->exit_status,
-    };
-    return session_finish(recorder->store, &recorder->session, &finish, error);
+    result recorded = record_result(recorder, &end, text, addition, error);
+    bool is_refused = addition != NULL && (addition->appended.code == RESULT_INVALID_INPUT ||
+                                           addition->appended.code == RESULT_LIMIT);
+    return is_refused ? record_result(recorder, &end, text, NULL, error) : recorded;
 }

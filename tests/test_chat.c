@@ -441,6 +441,31 @@ static void appended_ids_continue_the_prompt_exactly(void **state) {
     }
 }
 
+/* What several conversations begin with is encoded once. */
+static void system_message_is_a_prefix_of_what_follows(void **state) {
+    (void)state;
+    CLEANUP(chat_conversation_cleanup)
+    struct chat_conversation *conversation = conversation_of(append_cases[0].messages);
+    CLEANUP(token_list_deinit) struct token_list whole = {NULL, 0, 0, 1 << 20};
+    CLEANUP(token_list_deinit) struct token_list parts = {NULL, 0, 0, 1 << 20};
+    struct chat_request request = request_of(conversation);
+    assert_int_equal(request.messages[0].role, CHAT_SYSTEM);
+    request.message_count = 2;
+    encode(&whole, &request);
+    request.message_count = 1;
+    encode(&parts, &request);
+    size_t head = parts.count;
+    request.message_count = 2;
+    request.from = 1;
+    assert_true(chat_can_append(&request));
+    encode(&parts, &request);
+    assert_true(head > 0 && parts.count > head);
+    assert_int_equal(parts.count, whole.count);
+    assert_memory_equal(parts.ids, whole.ids, whole.count * sizeof *whole.ids);
+    request.end_is_missing = true; // there is no turn to end
+    assert_false(chat_can_append(&request));
+}
+
 static void missing_end_is_written_before_what_is_appended(void **state) {
     (void)state;
     CLEANUP(chat_conversation_cleanup)
@@ -535,6 +560,7 @@ int main(void) {
         cmocka_unit_test(golden_first_turn_encodes_to_its_stored_ids),
         cmocka_unit_test(typed_markers_never_become_control_tokens),
         cmocka_unit_test(appended_ids_continue_the_prompt_exactly),
+        cmocka_unit_test(system_message_is_a_prefix_of_what_follows),
         cmocka_unit_test(missing_end_is_written_before_what_is_appended),
         cmocka_unit_test(what_would_change_earlier_turns_cannot_be_appended),
         cmocka_unit_test(requests_that_cannot_be_rendered_are_refused),
