@@ -1,6 +1,5 @@
 /* hearth sessions fork, rewind, undo and diff: other ways to go on from a recorded session. */
 #include "cli_sessions.h"
-#include "paths.h"
 #include "rewind.h"
 #include "session_place.h"
 
@@ -55,68 +54,36 @@ static int branch_turn(struct branch *branch, int64_t least) {
     return is_failed(found) ? cli_fail_error(found, &error) : STATUS_DONE;
 }
 
-/* Where the session's workspace is, and the store of its snapshots. */
-static result find_workspace(
-    const struct branch *branch,
-    struct buffer *directory,
-    struct buffer *snapshots,
-    struct error *error
-) {
-    CLEANUP(buffer_deinit) struct buffer state = {0};
-    buffer_init(directory, BUFFER_CEILING_DEFAULT);
-    TRY(cli_state(branch->arguments, false, &state, error));
-    TRY(buffer_append(directory, branch->tree->session.begin.workspace, error));
-    return path_snapshots(buffer_text(&state), buffer_text(directory), snapshots, error);
-}
-
+/* The store of its snapshots. */
 static result
-open_workspace(const struct branch *branch, struct workspace **out, struct error *error) {
-    CLEANUP(buffer_deinit) struct buffer directory = {0}, snapshots = {0};
-    TRY(find_workspace(branch, &directory, &snapshots, error));
-    return workspace_open(buffer_text(&directory), buffer_text(&snapshots), out, error);
+find_snapshots(const struct branch *branch, struct buffer *snapshots, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer state = {0};
+    TRY(cli_state(branch->arguments, false, &state, error));
+    return session_place_snapshots(branch->tree, buffer_text(&state), snapshots, error);
 }
 
 /* The workspace, to put files back there: the directory that the session worked in, or what a person names
- * in its place. */
-static result open_place(const struct branch *branch, struct workspace **out, struct error *error) {
-    CLEANUP(buffer_deinit) struct buffer directory = {0}, recorded = {0}, named = {0};
+ * in its place. An exit status. */
+static int open_workspace(const struct branch *branch, struct workspace **out) {
+    CLEANUP(buffer_deinit) struct buffer directory = {0}, snapshots = {0};
     const char *given = cli_value(branch->arguments, "directory");
-    buffer_init(&recorded, BUFFER_CEILING_DEFAULT);
-    TRY(buffer_append(&recorded, branch->tree->session.begin.workspace, error));
-    TRY_NOTE(
-        error,
-        path_directory(buffer_text(&recorded), &directory, error),
-        "the workspace of session %s is gone",
-        branch->id.text
-    );
-    if (given == NULL) {
-        TRY_NOTE(
-            error,
-            session_place_check(branch->tree, buffer_text(&directory), error),
-            "to put files back there add -C %.200s",
-            buffer_text(&directory)
-        );
-        return open_workspace(branch, out, error);
+    struct error error = {0};
+    result found = session_place_find(branch->tree, given, &directory, &error);
+    if (is_failed(found)) {
+        return session_place_fail(branch->arguments, found, &error);
     }
-    TRY(path_directory(given, &named, error));
-    if (!view_equals(buffer_view(&named), buffer_view(&directory))) {
-        FAIL(
-            error,
-            INVALID_INPUT,
-            "session %s works in %.200s, not in %.200s",
-            branch->id.text,
-            buffer_text(&recorded),
-            given
-        );
+    result opened = find_snapshots(branch, &snapshots, &error);
+    if (is_ok(opened)) {
+        opened = workspace_open(buffer_text(&directory), buffer_text(&snapshots), out, &error);
     }
-    return open_workspace(branch, out, error);
+    return is_ok(opened) ? STATUS_DONE : cli_fail_error(opened, &error);
 }
 
 /* The snapshots alone: the workspace may be gone. */
 static result
 open_snapshots(const struct branch *branch, struct workspace **out, struct error *error) {
-    CLEANUP(buffer_deinit) struct buffer directory = {0}, snapshots = {0};
-    TRY(find_workspace(branch, &directory, &snapshots, error));
+    CLEANUP(buffer_deinit) struct buffer snapshots = {0};
+    TRY(find_snapshots(branch, &snapshots, error));
     return workspace_open_store(buffer_text(&snapshots), out, error);
 }
 
@@ -190,7 +157,7 @@ const struct cli_command command_sessions_fork = {
 static const struct cli_option rewind_options[] = {
     {"turn", 0, "N", "the last turn that stays; 0: none (must be given)"},
     {"keep-files", 0, NULL, "the context alone; files stay as they are"},
-    {"directory", 'C', "DIR", "the workspace, if another directory has its place by now"},
+    {"directory", 'C', "DIR", "the workspace, if it was moved or made anew since"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
 };
 
@@ -209,10 +176,12 @@ static int sessions_rewind(const struct cli_arguments *arguments) {
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     struct workspace_undone undone;
     struct error error = {0};
-    result made = cli_has(arguments, "keep-files") ? OK : open_place(&branch, &workspace, &error);
-    if (is_ok(made)) {
-        made = rewind_to_turn(branch.store, branch.tree, workspace, branch.index, &undone, &error);
+    status = cli_has(arguments, "keep-files") ? STATUS_DONE : open_workspace(&branch, &workspace);
+    if (status != STATUS_DONE) {
+        return status;
     }
+    result made =
+        rewind_to_turn(branch.store, branch.tree, workspace, branch.index, &undone, &error);
     if (is_ok(made)) {
         made = buffer_append_format(
             &text,
@@ -243,25 +212,23 @@ const struct cli_command command_sessions_rewind = {
 };
 
 static const struct cli_option undo_options[] = {
-    {"directory", 'C', "DIR", "the workspace, if another directory has its place by now"},
+    {"directory", 'C', "DIR", "the workspace, if it was moved or made anew since"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
 };
 
 static int sessions_undo(const struct cli_arguments *arguments) {
     CLEANUP(branch_close) struct branch branch = {.arguments = arguments};
+    CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
     int status = branch_open(&branch, SESSIONS_WRITE);
+    status = status == STATUS_DONE ? open_workspace(&branch, &workspace) : status;
     if (status != STATUS_DONE) {
         return status;
     }
-    CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
     CLEANUP(buffer_deinit) struct buffer text;
     buffer_init(&text, BUFFER_CEILING_DEFAULT);
     struct workspace_undone undone;
     struct error error = {0};
-    result made = open_place(&branch, &workspace, &error);
-    if (is_ok(made)) {
-        made = rewind_undo(branch.store, branch.tree, workspace, &undone, &error);
-    }
+    result made = rewind_undo(branch.store, branch.tree, workspace, &undone, &error);
     if (is_ok(made)) {
         made = buffer_append_format(
             &text, &error, "%zu file%s put back\n", undone.files, undone.files == 1 ? "" : "s"

@@ -88,6 +88,28 @@ void run_host_close(struct run_host *host) {
     session_store_close(host->store);
 }
 
+/* A session that was resumed in a directory which was moved keeps its snapshots where it began them; a new one
+ * has its own. */
+static result
+workspace_anew(struct run_host *host, struct run_settings *settings, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer place = {0}, made = {0};
+    const char *workspace = buffer_text(&settings->workspace);
+    TRY(path_snapshots(buffer_text(&settings->state), workspace, &place, error));
+    if (view_equals(buffer_view(&place), buffer_view(&settings->snapshots))) {
+        return OK;
+    }
+    workspace_close(host->workspace);
+    host->workspace = NULL;
+    TRY(path_state(buffer_text(&place), true, &made, error)); /* its parents */
+    TRY_NOTE(
+        error, workspace_open(workspace, buffer_text(&place), &host->workspace, error), "workspace"
+    );
+    buffer_deinit(&settings->snapshots);
+    settings->snapshots = place;
+    place = (struct buffer){0};
+    return OK;
+}
+
 result run_host_begin_anew(
     struct run_host *host, struct run_settings *settings, uint64_t sequence, struct error *error
 ) {
@@ -102,6 +124,7 @@ result run_host_begin_anew(
     host->record = NULL;
     settings->record = NULL;
     buffer_clear(&settings->task);
+    TRY(workspace_anew(host, settings, error));
     workspace_limit_time(host->workspace, INT64_MAX);
     display_begin_again(host->display);
     TRY(engine->create(engine->context, &host->engine.sequence, error));

@@ -192,57 +192,37 @@ static result settings_find(struct run_settings *settings, struct error *error) 
     TRY(model_directory(model, &settings->model, error));
     TRY(model_settings_load(buffer_text(&settings->model), &settings->model_settings, error));
     TRY(path_state(buffer_text(&settings->state), true, &made, error)); /* its parents */
-    TRY(path_snapshots(
-        buffer_text(&settings->state),
-        buffer_text(&settings->workspace),
-        &settings->snapshots,
-        error
-    ));
+    const char *state = buffer_text(&settings->state);
+    if (settings->record != NULL) {
+        TRY(session_place_snapshots(settings->record, state, &settings->snapshots, error));
+    } else {
+        TRY(path_snapshots(state, buffer_text(&settings->workspace), &settings->snapshots, error));
+    }
     return path_cache(buffer_text(&settings->state), &settings->cache_directory, error);
 }
 
 /* The workspace of a session that goes on is its own. */
 static int settings_workspace_again(struct run_settings *settings) {
-    struct view recorded = settings->record->session.begin.workspace;
+    const struct session_begin *begin = &settings->record->session.begin;
     const char *given = cli_value(settings->arguments, "directory");
-    const char *id = settings->record->session.id.text;
+    CLEANUP(buffer_deinit) struct buffer recorded;
     struct error error = {0};
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%.*s", VIEW_ARGUMENTS(recorded));
-    if (length < 0 || (size_t)length >= sizeof path) {
-        return cli_fail(STATUS_DATA, "session %s: a workspace of %zu bytes", id, recorded.length);
-    }
-    if (is_failed(path_directory(path, &settings->workspace, &error))) {
-        int status = given == NULL ? run_worktree_make_again(settings, path) : STATUS_USAGE;
-        return status != STATUS_USAGE ? status
-                                      : cli_fail(
-                                            STATUS_REFUSED,
-                                            "the workspace of session %s is gone: %s",
-                                            id,
-                                            error.message
-                                        );
-    }
+    buffer_init(&recorded, 8192);
     buffer_init(&settings->worktree_of, 8192);
-    struct view source = settings->record->session.begin.worktree_of;
-    if (is_failed(buffer_append(&settings->worktree_of, source, &error))) {
-        return cli_fail(STATUS_DATA, "session %s: %s", id, error.message);
+    result found = buffer_append(&recorded, begin->workspace, &error);
+    if (is_ok(found)) {
+        found = session_place_find(settings->record, given, &settings->workspace, &error);
     }
-    if (given == NULL) { /* a person who names it means it */
-        const char *found = buffer_text(&settings->workspace);
-        return is_ok(session_place_check(settings->record, found, &error))
-                   ? STATUS_DONE
-                   : cli_fail(
-                         STATUS_REFUSED, "%s; to go on there add -C %.200s", error.message, found
-                     );
+    if (found.code == RESULT_NOT_FOUND && given == NULL) {
+        int status = run_worktree_make_again(settings, buffer_text(&recorded));
+        if (status != STATUS_USAGE) {
+            return status;
+        }
     }
-    CLEANUP(buffer_deinit) struct buffer other = {0};
-    if (is_failed(path_directory(given, &other, &error)) ||
-        !view_equals(buffer_view(&other), buffer_view(&settings->workspace))) {
-        return cli_usage(
-            settings->arguments, "session %s works in %.200s, not in %.200s", id, path, given
-        );
+    if (is_ok(found)) {
+        found = buffer_append(&settings->worktree_of, begin->worktree_of, &error);
     }
-    return STATUS_DONE;
+    return is_ok(found) ? STATUS_DONE : session_place_fail(settings->arguments, found, &error);
 }
 
 /* The dialect that has the tool under that name; `otherwise` where more than one does. */

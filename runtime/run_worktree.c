@@ -102,7 +102,6 @@ int run_worktree_make_again(struct run_settings *settings, const char *path) {
     if (source.length == 0 || !changed_nothing(settings->record) || access(path, F_OK) == 0) {
         return STATUS_USAGE;
     }
-    buffer_init(&settings->worktree_of, 8192);
     result prepared = buffer_append(&settings->worktree_of, source, &error);
     if (is_ok(prepared)) {
         prepared = make_place(settings, &place, &error);

@@ -40,18 +40,21 @@ static int64_t last_begin_ms(const struct session_tree *record) {
                : record->session.created_ms;
 }
 
-result
-session_place_check(const struct session_tree *record, const char *found, struct error *error) {
+/* Whether the directory that is found at the recorded path is the session's. */
+static result
+check_found(const struct session_tree *record, const char *found, struct error *error) {
     struct view recorded = record->session.begin.workspace;
     const char *id = record->session.id.text;
     if (!view_equals_text(recorded, found)) {
         FAIL(
             error,
-            INVALID_INPUT,
-            "the workspace of session %s, %.*s, is a link to %.180s now",
+            UNSUPPORTED,
+            "the workspace of session %s, %.*s, is a link to %.180s now; to go on there add -C "
+            "%.180s",
             id,
             (int)(recorded.length < 180 ? recorded.length : 180),
             (const char *)recorded.data,
+            found,
             found
         );
     }
@@ -62,11 +65,84 @@ session_place_check(const struct session_tree *record, const char *found, struct
     if (born_ms > last_begin_ms(record) + AGE_SLACK_MS) {
         FAIL(
             error,
-            INVALID_INPUT,
-            "the workspace of session %s, %.200s, is another directory now, made since",
+            UNSUPPORTED,
+            "the workspace of session %s, %.200s, is another directory now, made since; to go on "
+            "there add -C %.200s",
             id,
+            found,
             found
         );
     }
     return OK;
+}
+
+/* Where it is gone. What a copy had is lost with it, or is brought back by who knows its source. */
+static result find_moved(
+    const struct session_tree *record,
+    const char *given,
+    const struct error *why,
+    struct buffer *out,
+    struct error *error
+) {
+    bool is_copy = record->session.begin.worktree_of.length > 0;
+    if (given == NULL || is_copy) {
+        FAIL(
+            error,
+            NOT_FOUND,
+            "the workspace of session %s is gone: %.300s%s",
+            record->session.id.text,
+            why->message,
+            is_copy ? "" : "; if it was moved, add -C DIR"
+        );
+    }
+    struct error missing = {0};
+    if (is_failed(path_directory(given, out, &missing))) {
+        FAIL(error, INVALID_INPUT, "%s", missing.message);
+    }
+    return OK;
+}
+
+result session_place_find(
+    const struct session_tree *record, const char *given, struct buffer *out, struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer recorded, found = {0}, other = {0};
+    struct error why = {0};
+    buffer_init(&recorded, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append(&recorded, record->session.begin.workspace, error));
+    if (is_failed(path_directory(buffer_text(&recorded), &found, &why))) {
+        return find_moved(record, given, &why, out, error);
+    }
+    if (given == NULL) {
+        TRY(check_found(record, buffer_text(&found), error));
+    } else if (is_failed(path_directory(given, &other, error)) || !view_equals(buffer_view(&other), buffer_view(&found))) {
+        FAIL(
+            error,
+            INVALID_INPUT,
+            "session %s works in %.200s, not in %.200s",
+            record->session.id.text,
+            buffer_text(&recorded),
+            given
+        );
+    }
+    *out = found;
+    found = (struct buffer){0};
+    return OK;
+}
+
+int session_place_fail(
+    const struct cli_arguments *arguments, result failed, const struct error *error
+) {
+    return failed.code == RESULT_INVALID_INPUT ? cli_usage(arguments, "%s", error->message)
+           : failed.code == RESULT_NOT_FOUND || failed.code == RESULT_UNSUPPORTED
+               ? cli_fail(STATUS_REFUSED, "%s", error->message)
+               : cli_fail_error(failed, error);
+}
+
+result session_place_snapshots(
+    const struct session_tree *record, const char *state, struct buffer *out, struct error *error
+) {
+    CLEANUP(buffer_deinit) struct buffer recorded;
+    buffer_init(&recorded, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append(&recorded, record->session.begin.workspace, error));
+    return path_snapshots(state, buffer_text(&recorded), out, error);
 }

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 import cli_support
-from test_commands import begin, noise, plain, record, session
+from test_commands import begin, noise, plain, record, session, write
 from test_interactive import PROGRAM, call, say
 
 READS = (["list"], ["show"], ["diff"], ["prune", "--dry-run"])
@@ -235,12 +235,48 @@ def test_a_workspace_that_is_gone_leaves_what_needs_it_undone():
         assert "f1" in plain(one, "sessions", "diff", gone, "--stat")[1]
         assert plain(one, "sessions", "show", gone)[0] == 0
         for words in (["undo", gone], ["rewind", gone, "--turn", "1"]):
-            refused(one, ["sessions", *words], 5, str(one.work), "is gone")
-        status, _, said = plain(one, "run", "--resume", gone, "more")
-        assert status != 0 and said.count("\n") == 1 and str(one.work) in said, said
+            refused(one, ["sessions", *words], 3, str(one.work), "is gone", "if it was moved, add -C DIR")
+        refused(one, ["run", "--resume", gone, "more"], 3, str(one.work), "is gone", "if it was moved, add -C DIR")
         assert plain(one, "sessions", "fork", gone)[0] == 0
         one.work.mkdir()
         goes_on(one)
+
+
+def test_a_workspace_that_was_moved_is_named_and_goes_on():
+    cli_support.needs_sandbox()
+    with session() as one:
+        old = record(one)
+        moved = one.folder / "moved"
+        one.work.rename(moved)
+        code, _, said = plain(one, "run", "--resume", old, "-C", str(one.folder / "none"), "more")
+        assert code == 2 and "none: No such file" in said, said
+        place = ["-C", str(moved)]
+        assert plain(one, "sessions", "undo", old, *place)[:2] == (0, "1 file put back\n")
+        assert not (moved / "f1").exists() and (moved / "f0").exists()
+        with one.run([write("new", "1\n"), say("on"), write("other", "2\n"), say("anew")],
+                     "--resume", old, *place) as run:
+            run.wait("idle")
+            begin(run, "go on")
+            run.send("command", command="undo")
+            run.wait("note", text="1 file put back")
+            assert not (moved / "new").exists()
+            run.send("command", command="clear")
+            run.wait("finished")
+            run.wait("idle")
+            begin(run, "a new session")
+            run.end()
+        # The session keeps its snapshots, the new one has its own.
+        assert plain(one, "sessions", "diff", old, "--stat")[1].startswith("f0\t")
+        one.work = moved
+        assert plain(one, "sessions", "diff", "last", "--stat")[1] == "other\t+1 -0\n"
+        assert plain(one, "sessions", "undo", "last")[:2] == (0, "1 file put back\n")
+        assert plain(one, "sessions", "rewind", old, "--turn", "0", *place)[0] == 0
+        assert not (moved / "f0").exists()
+        # Where the directory is, another one beside it is not taken.
+        (one.folder / "work").mkdir()
+        for words in (["sessions", "undo", old], ["run", "--resume", old, "more"]):
+            code, _, said = plain(one, *words, *place)
+            assert code == 2 and "works in" in said and "not in" in said, said
 
 
 TREE = """\

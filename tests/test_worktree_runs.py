@@ -146,6 +146,7 @@ def test_a_deleted_session_takes_its_snapshots_and_its_clean_copy_along():
 
 
 def test_undo_and_rewind_are_refused_in_a_directory_made_since():
+    """With the words and the status of run --resume."""
     cli_support.needs_sandbox()
     with session() as one:
         recorded = record(one)
@@ -158,18 +159,19 @@ def test_undo_and_rewind_are_refused_in_a_directory_made_since():
         cli_support.shutil.rmtree(one.work)
         moved.rename(one.work)
         held = sorted(path.name for path in one.work.iterdir())
-        for words in (["undo", recorded], ["rewind", recorded, "--turn", "0"]):
-            status, text, said = plain(one, "sessions", *words)
-            assert status == 5 and not text and "another directory now" in said and "-C" in said, said
+        for words in (["sessions", "undo", recorded], ["sessions", "rewind", recorded, "--turn", "0"],
+                      ["run", "more", "--resume", recorded]):
+            status, text, said = plain(one, *words)
+            assert status == 3 and not text and "another directory now, made since; to go on there add -C" in said, said
             assert sorted(path.name for path in one.work.iterdir()) == held
-            status, _, said = plain(one, "sessions", *words, "-C", str(one.folder))
-            assert status == 5 and "not in" in said, said
+            status, _, said = plain(one, *words, "-C", str(one.folder))
+            assert status == 2 and "not in" in said, said
         status, text, said = plain(one, "sessions", "undo", "-C", str(one.work))
         assert status == 0 and sorted(path.name for path in one.work.iterdir()) != held, (text, said)
         one.work.rename(moved)
         one.work.symlink_to(moved)
         status, _, said = plain(one, "sessions", "undo", recorded)
-        assert status == 5 and "is a link to" in said, said
+        assert status == 3 and "is a link to" in said, said
 
 
 if __name__ == "__main__":
