@@ -114,6 +114,11 @@ const char *cli_value(const struct cli_arguments *arguments, const char *name) {
     return arguments->values[index];
 }
 
+const char *cli_shared_value(const struct cli_arguments *arguments, const char *name) {
+    size_t index = option_index(arguments->command, name);
+    return index == SIZE_MAX ? NULL : arguments->values[index];
+}
+
 const char *cli_value_at(const struct cli_arguments *arguments, const char *name, size_t place) {
     size_t index = option_index(arguments->command, name);
     ASSERT(index != SIZE_MAX);

@@ -85,6 +85,8 @@ bool cli_path_begins(const char *path, const char *group);
 /* The value of an option, "" for a given flag, null when absent. */
 const char *cli_value(const struct cli_arguments *arguments, const char *name);
 bool cli_has(const struct cli_arguments *arguments, const char *name);
+/* The same, null also where the command has no such option: for code that several commands share. */
+const char *cli_shared_value(const struct cli_arguments *arguments, const char *name);
 /* The value of an option's nth place on the command line, from 0; null behind the last. */
 const char *cli_value_at(const struct cli_arguments *arguments, const char *name, size_t place);
 

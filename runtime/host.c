@@ -33,6 +33,15 @@ static result setting_get(
     return OK;
 }
 
+/* A member that is missing leaves *out alone. */
+static result switch_get(struct json_value root, const char *name, bool *out, struct error *error) {
+    struct json_value member = json_get(root, name);
+    if (json_type(member) != JSON_ABSENT && !json_as_bool(member, out)) {
+        FAIL(error, INVALID_INPUT, "%s wants true or false", name);
+    }
+    return OK;
+}
+
 static result settings_parse(
     const char *name, struct view text, struct model_settings *out, struct error *error
 ) {
@@ -50,6 +59,9 @@ static result settings_parse(
     );
     TRY_NOTE(error, setting_get(root, "turns_max", 100000, &out->turns_max, error), "%s", name);
     TRY_NOTE(error, setting_get(root, "effort", CHAT_EFFORT_MAX, &out->effort, error), "%s", name);
+    TRY_NOTE(error, switch_get(root, "swarm_notes", &out->has_swarm_notes, error), "%s", name);
+    TRY_NOTE(error, switch_get(root, "agent_tools", &out->has_agent_tools, error), "%s", name);
+    TRY_NOTE(error, switch_get(root, "effort_may_vary", &out->effort_may_vary, error), "%s", name);
     struct view dialect;
     if (json_as_string(json_get(root, "dialect"), &dialect)) {
         int length = snprintf(out->dialect, sizeof out->dialect, "%.*s", VIEW_ARGUMENTS(dialect));
@@ -62,7 +74,8 @@ static result settings_parse(
 
 result model_settings_load(const char *directory, struct model_settings *out, struct error *error) {
     static const char *const names[] = {"generation_config.json", "agent.json"};
-    struct model_settings settings = {.effort = CHAT_EFFORT_DEFAULT};
+    struct model_settings settings = {
+        .effort = CHAT_EFFORT_DEFAULT, .has_swarm_notes = true, .has_agent_tools = true};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         char path[PATH_MAX + 64];
         int length = snprintf(path, sizeof path, "%s/%s", directory, names[i]);

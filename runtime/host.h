@@ -17,6 +17,9 @@ struct model_settings {
     int32_t turns_max;       /* 0: none */
     int32_t effort;          /* CHAT_EFFORT_DEFAULT when not given */
     char dialect[16];        /* of the tools' names; "": none is named */
+    /* In a swarm: whether it is told of its name, share and deadline, whether it can start other agents
+     * itself (both true when not given), and whether it was trained with several efforts (false). */
+    bool has_swarm_notes, has_agent_tools, effort_may_vary;
 };
 
 /* Expected errors: INVALID_INPUT (a file is there, but broken). */

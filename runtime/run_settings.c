@@ -120,10 +120,11 @@ int settings_task(struct run_settings *settings) {
     const struct cli_arguments *arguments = settings->arguments;
     struct error error = {0};
     const char *word = arguments->word_count > 0 ? arguments->words[0] : NULL;
-    bool is_resumed = cli_has(arguments, "resume");
+    bool is_resumed = cli_shared_value(arguments, "resume") != NULL;
     bool is_terminal = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
-    settings->is_interactive = cli_has(arguments, "interactive") ||
-                               (word == NULL && is_terminal && !cli_has(arguments, "json"));
+    settings->is_interactive =
+        !settings->is_swarm && (cli_has(arguments, "interactive") ||
+                                (word == NULL && is_terminal && !cli_has(arguments, "json")));
     if (settings->is_interactive && word == NULL) {
         return STATUS_DONE; /* the person gives it */
     }

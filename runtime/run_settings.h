@@ -36,6 +36,7 @@ struct run_settings {
     struct cache_settings cache;
     const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;
+    bool is_swarm;           /* many agents: nobody is waited for, no servers are started */
     bool is_interactive;     /* waits for a person; the task may be empty */
     uint64_t tools;          /* that may be called; without tool_set_agents() */
     uint64_t declared_tools; /* to the model */

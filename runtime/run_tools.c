@@ -245,11 +245,9 @@ static void say_hooks(struct run_host *host) {
     }
 }
 
-result
-run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error) {
-    TRY(bind_skills(host, error));
-    TRY(open_network(host, settings, error));
-    const struct tool_context_options options = {
+struct tool_context_options
+run_tools_context_options(struct run_host *host, const struct run_settings *settings) {
+    return (struct tool_context_options){
         .workspace = buffer_text(&settings->workspace),
         .sandbox = host->sandbox,
         .policy = &host->policy,
@@ -264,11 +262,22 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
         .hides = hides,
         .hides_context = host,
     };
-    const struct permission_options permission = {
+}
+
+struct permission_options run_tools_permission_options(const struct run_settings *settings) {
+    return (struct permission_options){
         .policy = settings->config->policy,
         .rules = settings->config->rules.items,
         .rule_count = settings->config->rules.count,
     };
+}
+
+result
+run_tools_open(struct run_host *host, const struct run_settings *settings, struct error *error) {
+    TRY(bind_skills(host, error));
+    TRY(open_network(host, settings, error));
+    const struct tool_context_options options = run_tools_context_options(host, settings);
+    const struct permission_options permission = run_tools_permission_options(settings);
     TRY(permission_create(&host->permission, &permission, error));
     TRY(tool_context_create(&host->tools, &options, error));
     host->hooks = (struct hooks){settings->config, host->sandbox, &host->policy};
@@ -276,7 +285,7 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
     TRY(tool_declarations_make(
         host->tools, settings->dialect, settings->declared_tools, &host->declarations, error
     ));
-    bool waits_for_servers = settings->config->mcp.count > 0;
+    bool waits_for_servers = !settings->is_swarm && settings->config->mcp.count > 0;
     return waits_for_servers
                ? OK
                : run_tools_open_constraint(host, settings, &host->declarations, error);

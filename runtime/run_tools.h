@@ -17,6 +17,10 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
 void run_tools_close(struct run_host *host); /* accepts half-open */
 /* After that, of a session that goes on: answers "always" and the todo list. Expected errors: MEMORY. */
 MUST_CHECK result run_tools_restore(struct run_host *host, struct error *error);
+/* What its tools and permissions are made of; `output` of the tools is the loop's. */
+struct tool_context_options
+run_tools_context_options(struct run_host *host, const struct run_settings *settings);
+struct permission_options run_tools_permission_options(const struct run_settings *settings);
 /* What starts the servers of the configuration; null: there are none. One that does not start is a warning. */
 const struct run_preparation *
 run_servers_prepare(struct run_host *host, const struct run_settings *settings);

@@ -65,7 +65,7 @@ static void stage_view(struct stage *stage, enum display_form form, int height) 
         .width = 80,
         .height = height,
         .output = stage->output,
-        .workspace = view_of_text("/home/u/project"),
+        .workspace = view_of_text("/w/project"),
         .model = view_of_text("/models/m"),
         .verifier = view_of_text("make test"),
         .why = view_of_text("race: because it was said so"),
