@@ -40,7 +40,7 @@ COMMANDS = [" Run the tests with `{}`.", " Test command: {}", " Use `{}` to chec
 MASKING = "bare"  # of the layouts of tests the one that stops at the first failure
 LAYOUTS = ["check", "funcs", "unittest", "bare"]
 # What the result of one function may be the argument of; negative and huge ones are sorted out by running.
-FITS = {"Li": ("Li", "Lp"), "i": ("i", "p")}
+FITS = {"Li": ("Li", "Lp"), "i": ("i", "p"), "s": ("s", "S"), "S": ("S",)}
 VISIBLE, HIDDEN = 3, 8  # tests of a broken function
 RUN_SECONDS = 5
 DRAWS_MAX = 50  # for each task
@@ -133,12 +133,17 @@ def parameters(function):
     return re.search(r"\((.*?)\)", function.lines[0]).group(1)
 
 
+def is_fitting(inner, outer):
+    """Whether one template can take what the other returns."""
+    takes = outer.get("args", [])
+    return len(takes) == 1 and takes[0] in FITS.get(inner.get("ret"), ())
+
+
 def compose(r, bugs, functions):
-    """Sometimes a later bug is only seen through a function that needs the one before it."""
+    """A later bug is only seen through a function that needs the one before it, where the two fit."""
     used = {f.name for f in functions} | {f.module for f in functions}
     for inner, outer in zip(bugs, bugs[1:]):
-        takes = outer.t.get("args", [])
-        if inner.is_class or outer.is_class or len(takes) != 1 or takes[0] not in FITS.get(inner.t["ret"], ()):
+        if not is_fitting(inner.t, outer.t):
             continue
         module = r.choice([m for m in ("report", "app", "pipeline", "summary") if m not in used])
         name = f"{outer.name}_of_{inner.name}"
@@ -363,8 +368,23 @@ def read(directory):
     return {**parts, "task": json.loads((directory / "task.json").read_text())}
 
 
+def choose(r, pairs, used, level):
+    """Pairs take turns, so that tasks differ as long as there are enough of them; every other task has two
+    that fit, one behind the other."""
+    ranked = sorted(pairs, key=lambda p: (used[p[0]["key"], p[1]], r.random()))
+    chosen = ranked[:level]
+    r.shuffle(chosen)
+    if level > 1 and r.random() < 0.5:
+        ways = [(i + j, i, j) for i, inner in enumerate(ranked) for j, outer in enumerate(ranked)
+                if inner[0] is not outer[0] and is_fitting(inner[0], outer[0])]
+        _, i, j = min(ways)
+        others = [p for p in ranked if p[0] not in (ranked[i][0], ranked[j][0])][:level - 2]
+        chosen = [ranked[i], ranked[j]]
+        chosen[r.choice([0, 2]):0] = others
+    return chosen
+
+
 def make(out, seed, levels):
-    """Pairs take turns, so that no task is like another as long as there are enough of them."""
     pairs, used, texts, number, tried = all_pairs(), collections.Counter(), set(), 0, 0
     for level, wanted in enumerate(levels, 1):
         for _ in range(wanted):
@@ -374,8 +394,7 @@ def make(out, seed, levels):
                 # A text as a seed: never one of the integers that training and ../tasks began with.
                 r = random.Random(f"harder|{seed}|{tried}")
                 tried += 1
-                chosen = sorted(pairs, key=lambda p: (used[p[0]["key"], p[1]], r.random()))[:level]
-                r.shuffle(chosen)
+                chosen = choose(r, pairs, used, level)
                 try:
                     made = draw_task(r, chosen)
                     broken = tuple(sorted(b["broken"] for b in made["task"]["bugs"]))
