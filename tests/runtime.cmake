@@ -69,7 +69,8 @@ hearth_test(test_swarm_eval_judge SOURCES test_swarm_eval_judge.c sandbox_suppor
 add_dependencies(test_swarm_eval_judge hearth-sandbox hearth-inner)
 hearth_test(test_hooks SOURCES test_hooks.c sandbox_support.c LIBRARIES runtime)
 add_dependencies(test_hooks hearth-sandbox hearth-inner)
-hearth_test(test_instructions SOURCES test_instructions.c failing_memory.c LIBRARIES runtime)
+hearth_test(test_instructions SOURCES test_instructions.c shell_support.c failing_memory.c
+    LIBRARIES runtime)
 target_link_options(test_instructions PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 hearth_test(test_permission SOURCES test_permission.c permission_support.c LIBRARIES runtime)
 hearth_test(test_permission_answers SOURCES test_permission_answers.c permission_support.c

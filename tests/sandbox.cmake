@@ -36,15 +36,17 @@ add_dependencies(test_sandbox_nested hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox_input hearth-sandbox hearth-inner)
 add_dependencies(test_sandbox hearth-sandbox hearth-inner sandbox_cli)
 add_dependencies(test_sandbox_refusals hearth-sandbox hearth-inner sandbox_cli)
-hearth_test(test_beneath SOURCES test_beneath.c LIBRARIES sandbox base)
-hearth_test(test_workspace SOURCES test_workspace.c workspace_support.c LIBRARIES sandbox base)
-hearth_test(test_workspace_store SOURCES test_workspace_store.c workspace_support.c
+hearth_test(test_beneath SOURCES test_beneath.c shell_support.c LIBRARIES sandbox base)
+hearth_test(test_workspace SOURCES test_workspace.c workspace_support.c shell_support.c
     LIBRARIES sandbox base)
-hearth_test(test_workspace_merge SOURCES test_workspace_merge.c LIBRARIES sandbox base)
+hearth_test(test_workspace_store SOURCES test_workspace_store.c workspace_support.c shell_support.c
+    LIBRARIES sandbox base)
+hearth_test(test_workspace_merge SOURCES test_workspace_merge.c shell_support.c
+    LIBRARIES sandbox base)
 hearth_test(test_workspace_merge_random SOURCES test_workspace_merge_random.c
     LIBRARIES sandbox base)
-hearth_test(test_worktree SOURCES test_worktree.c LIBRARIES sandbox base)
-hearth_test(test_worktree_snapshot SOURCES test_worktree_snapshot.c
+hearth_test(test_worktree SOURCES test_worktree.c shell_support.c LIBRARIES sandbox base)
+hearth_test(test_worktree_snapshot SOURCES test_worktree_snapshot.c shell_support.c
     LIBRARIES sandbox base Threads::Threads)
 hearth_test(test_cgroup SOURCES test_cgroup.c LIBRARIES sandbox base)
 hearth_fuzz(fuzz_sanitise SOURCES fuzz_sanitise.c LIBRARIES sandbox base)

@@ -1,9 +1,5 @@
 /* File functions below a root: what they do, what they refuse and why, and races against them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "shell_support.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,26 +11,11 @@
 
 #include "sandbox/beneath.h"
 
-static char base[256]; /* holds ws/ (the root) and out/ (what must not be reached) */
-static struct beneath *root;
-
-static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
-
-static void shell(const char *format, ...) {
-    char text[2048];
-    int used = snprintf(text, sizeof text, "cd '%s' && ", base);
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    assert_int_equal(system(text), 0);
-}
+static struct beneath *root; /* ws/ in `base`, which also holds out/: what must not be reached */
 
 static int set_up(void **state) {
     (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-beneath-XXXXXX");
-    assert_non_null(mkdtemp(base));
+    base_make("beneath");
     shell("mkdir -p ws/sub out && echo TOPSECRET >out/secret && printf inner >ws/sub/f");
     char path[300];
     (void)snprintf(path, sizeof path, "%s/ws", base);
@@ -49,7 +30,7 @@ static int tear_down(void **state) {
     (void)state;
     beneath_close(root);
     root = NULL;
-    shell("cd / && rm -rf '%s'", base);
+    base_remove();
     return 0;
 }
 

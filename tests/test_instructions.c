@@ -1,39 +1,22 @@
 /* Instructions and skills: what is read, in which order, and files that are no instructions. */
 #include "failing_memory.h"
 #include "runtime/instructions.h"
+#include "shell_support.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char base[64]; /* user/ and repo/ws/sub, the workspace; each test begins with empty ones */
+/* `base` holds user/ and repo/ws/sub, the workspace; each test begins with empty ones. */
 static char workspace[128];
 static char user_directory[128];
 
-static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
-
-static void shell(const char *format, ...) {
-    char text[4096];
-    int used = snprintf(text, sizeof text, "cd '%s' && ", base);
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    assert_int_equal(system(text), 0);
-}
-
 static int set_up(void **state) {
     (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-instructions-XXXXXX");
-    assert_non_null(mkdtemp(base));
+    base_make("instructions");
     (void)snprintf(workspace, sizeof workspace, "%s/repo/ws/sub", base);
     (void)snprintf(user_directory, sizeof user_directory, "%s/user", base);
     shell("mkdir -p user repo/.git repo/ws/sub");
@@ -42,7 +25,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    shell("cd / && rm -rf '%s'", base);
+    base_remove();
     return 0;
 }
 

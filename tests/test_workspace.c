@@ -352,9 +352,8 @@ static void files_that_no_snapshot_holds_are_never_overwritten(void **state) {
         struct workspace_undone undone;
         restored = workspace_undo(workspace, &stretch, 1, &undone, &error);
         assert_int_equal(restored.code, RESULT_INVALID_INPUT);
-        shell(
-            "diff -r --no-dereference ws copy 2>/dev/null >differences; ! grep -v fifo differences"
-        );
+        shell("diff -r --no-dereference ws copy 2>/dev/null >differences || ! grep -v fifo "
+              "differences");
         shell("rm -rf copy ws/plain ws/deep ws/.gitignore");
     }
     (void)undo(&stretch, 1);

@@ -1,10 +1,6 @@
 /* Merges of snapshots: disjoint changes come together, conflicts are named, the tree is never half
  * overwritten by accident, and nothing of the user's git configuration acts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "shell_support.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -14,23 +10,7 @@
 #include "sandbox/lock.h"
 #include "sandbox/workspace_merge.h"
 
-static char base[256]; /* holds ws/ and store/ */
-static struct workspace *workspace;
-
-static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
-
-static void shell(const char *format, ...) {
-    char text[4096];
-    int used = snprintf(text, sizeof text, "cd '%s' && set -e; ", base);
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    if (system(text) != 0) {
-        fail_msg("%s", text + used);
-    }
-}
+static struct workspace *workspace; /* `base` holds ws/ and store/ */
 
 static struct workspace *open_workspace(const char *name, const char *store) {
     char directory[300];
@@ -47,8 +27,7 @@ static struct workspace *open_workspace(const char *name, const char *store) {
 
 static int set_up(void **state) {
     (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-merge-XXXXXX");
-    assert_non_null(mkdtemp(base));
+    base_make("merge");
     shell("mkdir ws");
     workspace = open_workspace("ws", "store");
     return 0;
@@ -57,7 +36,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     workspace_cleanup(&workspace);
-    shell("cd / && chmod -R u+rwX '%s' && rm -rf '%s'", base, base);
+    base_remove();
     return 0;
 }
 

@@ -1,9 +1,5 @@
 /* Copies of a workspace: complete, with a repository of their own, kept while they hold work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "shell_support.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,29 +8,9 @@
 #include "sandbox/lock.h"
 #include "sandbox/worktree.h"
 
-static char base[256]; /* holds ws/ and copies/ */
+/* `base` holds ws/ and copies/. */
 static char source[300];
 static char copy[300];
-
-static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
-
-static void shell(const char *format, ...) {
-    char text[4096];
-    int used = snprintf(
-        text,
-        sizeof text,
-        "cd '%s' && export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 && ",
-        base
-    );
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    if (system(text) != 0) {
-        fail_msg("%s", text + used);
-    }
-}
 
 /* A repository with two commits, then changes of every kind. */
 static void make_repository(const char *name) {
@@ -55,8 +31,7 @@ static void make_repository(const char *name) {
 
 static int set_up(void **state) {
     (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-worktree-XXXXXX");
-    assert_non_null(mkdtemp(base));
+    base_make("worktree");
     (void)snprintf(source, sizeof source, "%s/ws", base);
     (void)snprintf(copy, sizeof copy, "%s/copies/c", base);
     shell("mkdir copies");
@@ -66,7 +41,7 @@ static int set_up(void **state) {
 
 static int tear_down(void **state) {
     (void)state;
-    shell("cd / && chmod -R u+rwX '%s' && rm -rf '%s'", base, base);
+    base_remove();
     return 0;
 }
 

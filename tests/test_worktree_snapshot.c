@@ -1,10 +1,6 @@
 /* Copies made from snapshots: what the snapshot has, whatever happens to the source meanwhile; a store of
  * their own; leases, the sweep of what dead processes left, removal of what is saved. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "shell_support.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -18,29 +14,9 @@
 #include "sandbox/workspace_merge.h"
 #include "sandbox/worktree.h"
 
-static char base[256]; /* holds ws/, store/, copies/ and own/ */
+/* `base` holds ws/, store/, copies/ and own/. */
 static char source[300], store[300], copies[300], copy[300], own[300];
 static struct workspace *workspace;
-
-static void shell(const char *format, ...) PRINTF_LIKE(1, 2);
-
-static void shell(const char *format, ...) {
-    char text[4096];
-    int used = snprintf(
-        text,
-        sizeof text,
-        "cd '%s' && export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1; set -e; ",
-        base
-    );
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    if (system(text) != 0) {
-        fail_msg("%s", text + used);
-    }
-}
 
 static struct workspace *open_workspace(const char *directory, const char *snapshots) {
     struct workspace *opened = NULL;
@@ -63,8 +39,7 @@ static struct workspace_snapshot snapshot(struct workspace *of) {
 /* Some files are old, so that the snapshot's cache knows them, and `fresh` is not. */
 static int set_up(void **state) {
     (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-worktree-XXXXXX");
-    assert_non_null(mkdtemp(base));
+    base_make("worktree");
     (void)snprintf(source, sizeof source, "%s/ws", base);
     (void)snprintf(store, sizeof store, "%s/store", base);
     (void)snprintf(copies, sizeof copies, "%s/copies", base);
@@ -85,7 +60,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     workspace_cleanup(&workspace);
-    shell("cd / && chmod -R u+rwX '%s' && rm -rf '%s'", base, base);
+    base_remove();
     return 0;
 }
 

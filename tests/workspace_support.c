@@ -2,19 +2,7 @@
 
 #include <unistd.h>
 
-char base[256];
 struct workspace *workspace;
-
-void shell(const char *format, ...) {
-    char text[4096];
-    int used = snprintf(text, sizeof text, "cd '%s' && ", base);
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
-    va_end(arguments);
-    assert_true(length > 0 && (size_t)(used + length) < sizeof text);
-    assert_int_equal(system(text), 0);
-}
 
 result open_again(void) {
     char directory[300];
@@ -32,8 +20,7 @@ result open_again(void) {
 
 int workspace_set_up(void **state) {
     (void)state;
-    (void)snprintf(base, sizeof base, "/var/tmp/hearth-workspace-XXXXXX");
-    assert_non_null(mkdtemp(base));
+    base_make("workspace");
     shell("mkdir -p ws/src && printf 'one\\ntwo\\nthree\\n' >ws/src/a.txt && echo keep >ws/keep && "
           "printf '#!/bin/sh\\n' >ws/run && chmod 755 ws/run && ln -s src/a.txt ws/link");
     assert_true(is_ok(open_again()));
@@ -43,7 +30,7 @@ int workspace_set_up(void **state) {
 int workspace_tear_down(void **state) {
     (void)state;
     workspace_cleanup(&workspace);
-    shell("cd / && chmod -R u+rwX '%s' && rm -rf '%s'", base, base);
+    base_remove();
     return 0;
 }
 

@@ -2,24 +2,17 @@
 #ifndef HEARTH_TESTS_WORKSPACE_SUPPORT_H
 #define HEARTH_TESTS_WORKSPACE_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
+#include "shell_support.h"
 
 #include "sandbox/workspace.h"
 
-extern char base[256]; /* holds ws/ and store/a/ */
-extern struct workspace *workspace;
+extern struct workspace *workspace; /* `base` holds ws/ and store/a/ */
 
 #define TEST(function)                                                                             \
     cmocka_unit_test_setup_teardown(function, workspace_set_up, workspace_tear_down)
 int workspace_set_up(void **state);
 int workspace_tear_down(void **state);
 
-/* In `base`; must end with 0. */
-void shell(const char *format, ...) PRINTF_LIKE(1, 2);
 result open_again(void);
 struct workspace_snapshot snapshot(void);
 struct workspace_difference
