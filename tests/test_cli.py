@@ -171,6 +171,18 @@ def test_man_page_renders_without_warnings():
     assert done.stderr == b"", done.stderr
 
 
+def test_every_test_that_the_lessons_name_is_there():
+    rows = re.findall(r"^\| (\d+) \|.*\| (test_[^|]*) \|$", (ROOT / "docs" / "lessons.md").read_text(), re.M)
+    assert [int(number) for number, _ in rows] == list(range(1, 31)), rows
+    for number, cell in rows:
+        for part in cell.split("; "):
+            program, tests = re.fullmatch(r"(test_\w+): (.*)", part).groups()
+            [source] = [path for path in (ROOT / "tests").glob(program + ".*") if path.suffix in (".c", ".py")]
+            for test in re.sub(r" \([^)]*\)", "", tests).split(", "):
+                definition = rf"^(def test_|static void ){test}\("
+                assert re.search(definition, source.read_text(), re.M), (number, program, test)
+
+
 # ---- run: input ----------------------------------------------------------------------------------
 
 

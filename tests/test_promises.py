@@ -19,7 +19,7 @@ import time
 import cli_support
 import test_compaction
 import test_terminal
-from test_interactive import BESIDE, ENDLESS, call, configured, hook, say, session
+from test_interactive import BESIDE, ENDLESS, PROGRAM, call, configured, hook, say, session
 
 HERE = pathlib.Path(__file__).resolve().parent
 FETCH = ("import urllib.request, sys\n"
@@ -84,6 +84,36 @@ def test_a_trusted_server_is_recorded():
         kept = one.select("SELECT kind, subject, is_allowed, reason FROM decision")
         assert len(kept) == 1 and kept[0][:3] == ("server", "fake", 1), kept
         assert "outside of the sandbox" in kept[0][3], kept
+
+
+def processes_of(one):
+    """Command lines that name its folder, or the server below it, without the program itself."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes()
+            if one.folder.name.encode() in words and PROGRAM.encode() not in words:
+                found.append((int(entry.name), words))
+    return found
+
+
+def test_a_killed_host_takes_its_servers_along():
+    """Also one outside of the sandbox."""
+    cli_support.needs_sandbox()
+    for is_trusted in (True, False):
+        with session() as one:
+            place = str(one.work) if is_trusted else "/workspace"
+            options = mcp(one, ["python3", f"{place}/server.py", one.folder.name], trusted=is_trusted)
+            with one.run([tool("mcp__fake__pid"), dict(ENDLESS, delay_us=2000)], *options, "--allow", "mcp__*") as run:
+                run.message("one")
+                run.wait("tool_result", status="ok")
+                assert processes_of(one), is_trusted
+                run.process.kill()
+                run.process.wait()
+                deadline = time.monotonic() + 10
+                while processes_of(one):
+                    assert time.monotonic() < deadline, (is_trusted, processes_of(one))
+                    time.sleep(0.02)
 
 
 def test_servers_and_hooks_have_the_network_that_is_theirs():
