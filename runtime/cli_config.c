@@ -125,6 +125,7 @@ static const char *default_words(enum config_key key) {
         {CONFIG_BUDGET_TIME, "(no limit)"},
         {CONFIG_BUDGET_TOKENS, "(no limit)"},
         {CONFIG_BUDGET_CALLS, "(no limit)"},
+        {CONFIG_SWARM_VERIFY, "(none)"},
         {CONFIG_CACHE_DISK, "(16G, or a quarter of what is free)"},
         {CONFIG_CACHE_HOURS, "(72)"},
         {CONFIG_CACHE_WRITES, "(8G)"},

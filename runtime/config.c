@@ -6,6 +6,7 @@
 #include "paths.h"
 #include "retention.h"
 #include "sandbox/beneath.h"
+#include "swarm.h"
 #include <errno.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -192,6 +193,9 @@ static result set_defaults(struct loading *loading, struct error *error) {
     config->compaction_keep_turns = AGENT_HISTORY_KEEP_TURNS;
     config->sessions_snapshots_max.bytes = RETENTION_BYTES_DEFAULT;
     config->terminal_markdown = true;
+    config->swarm_strategy = "auto";
+    config->swarm_max_agents = SWARM_NODES_DEFAULT - 1;
+    config->swarm_at_once = SWARM_LIVE_DEFAULT;
     TRY(config_allocate(
         loading->memory, (COUNT_OF(skill_places) + 1) * sizeof(const char *), &places, error
     ));

@@ -4,7 +4,7 @@
  * A value is looked for in the options, then in the project's file (.hearth/config.json in the
  * workspace), then in the user's ($XDG_CONFIG_HOME/hearth/config.json), then among the defaults. The
  * project's file is foreign: it can narrow what the user allows and never widen it; servers, hooks, a
- * model and allowing rules in it count only where the user's file lists the directory under "trust", and
+ * model, a verifier and allowing rules in it count only where the user's file lists the directory under "trust", and
  * as long as it is what was accepted (config_trust.h).
  * Unknown keys, wrong types and values out of range are errors that name file, line and key.
  * Thread: main; immutable once loaded.
@@ -59,6 +59,10 @@ enum config_key {
     CONFIG_SESSIONS_SNAPSHOTS_MAX,
     CONFIG_TERMINAL_COLOUR,
     CONFIG_TERMINAL_MARKDOWN,
+    CONFIG_SWARM_STRATEGY,
+    CONFIG_SWARM_VERIFY,
+    CONFIG_SWARM_MAX_AGENTS,
+    CONFIG_SWARM_AT_ONCE,
     CONFIG_TRUST,
     CONFIG_KEY_COUNT
 };
@@ -140,6 +144,9 @@ struct config {
     struct config_size sessions_snapshots_max;
     enum config_colour terminal_colour;
     bool terminal_markdown;
+    const char *swarm_strategy; /* "auto", or of strategy_names */
+    const char *swarm_verify;   /* command line; null: none */
+    int64_t swarm_max_agents, swarm_at_once;
     struct config_list trust; /* absolute directories */
 
     struct config_origin origins[CONFIG_KEY_COUNT]; /* of `rules`: of the first one */

@@ -15,6 +15,7 @@ enum config_type {
     CONFIG_DURATION,
     CONFIG_SIZE,
     CONFIG_BOOLEAN,
+    CONFIG_TEXT,        /* a string that is not empty */
     CONFIG_TEXTS,       /* list of strings */
     CONFIG_DIRECTORIES, /* list of paths */
     CONFIG_HOSTS,

@@ -1,6 +1,7 @@
 /* The table of keys, and one file or option read into a layer by it. */
 #include "config_internal.h"
 #include "nearest_name.h"
+#include "swarm.h"
 
 #include "cli.h"
 #include "engine/chat.h"
@@ -44,6 +45,10 @@ const struct config_row config_rows[CONFIG_KEY_COUNT] = {
     [CONFIG_SESSIONS_SNAPSHOTS_MAX] = {"sessions.snapshots_max", CONFIG_SIZE, CONFIG_PROJECT_NEVER, FIELD(sessions_snapshots_max), 0, 0, NULL},
     [CONFIG_TERMINAL_COLOUR] = {"terminal.colour", CONFIG_COLOUR_NAME, CONFIG_PROJECT_NEVER, FIELD(terminal_colour), 0, 0, "auto always never"},
     [CONFIG_TERMINAL_MARKDOWN] = {"terminal.markdown", CONFIG_BOOLEAN, CONFIG_PROJECT_NEVER, FIELD(terminal_markdown), 0, 0, NULL},
+    [CONFIG_SWARM_STRATEGY] = {"swarm.strategy", CONFIG_CHOICE, CONFIG_PROJECT_SETS, FIELD(swarm_strategy), 0, 0, "auto single race best-of plan staged"},
+    [CONFIG_SWARM_VERIFY] = {"swarm.verify", CONFIG_TEXT, CONFIG_PROJECT_TRUSTED, FIELD(swarm_verify), 0, 0, NULL},
+    [CONFIG_SWARM_MAX_AGENTS] = {"swarm.max_agents", CONFIG_INTEGER, CONFIG_PROJECT_NARROWS, FIELD(swarm_max_agents), 1, SWARM_NODES_MAX - 1, NULL},
+    [CONFIG_SWARM_AT_ONCE] = {"swarm.at_once", CONFIG_INTEGER, CONFIG_PROJECT_NARROWS, FIELD(swarm_at_once), 1, SWARM_NODES_MAX - 1, NULL},
     [CONFIG_TRUST] = {"trust", CONFIG_DIRECTORIES, CONFIG_PROJECT_NEVER, FIELD(trust), 0, 0, NULL},
 };
 /* clang-format on */
@@ -287,6 +292,11 @@ static result take_field(
             return config_wrong(layer, value, row->name, error, "wants true or false");
         }
         return OK;
+    case CONFIG_TEXT:
+        TRY(config_take_text(layer, value, row->name, field, error));
+        return strspn(*(const char *const *)field, " ") < strlen(*(const char *const *)field)
+                   ? OK
+                   : config_wrong(layer, value, row->name, error, "is empty");
     case CONFIG_TEXTS:
         return config_take_texts(layer, value, row->name, field, error);
     case CONFIG_DIRECTORIES:

@@ -81,6 +81,7 @@ static size_t added_bytes(enum config_key key) {
     case CONFIG_DURATION:
     case CONFIG_SIZE:
     case CONFIG_BOOLEAN:
+    case CONFIG_TEXT:
     case CONFIG_TEXTS:
     case CONFIG_HOSTS:
         return 0;

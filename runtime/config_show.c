@@ -137,6 +137,7 @@ void config_value_write(
     switch (config_rows[key].type) {
     case CONFIG_DIRECTORY:
     case CONFIG_CHOICE:
+    case CONFIG_TEXT:
         write_word(writer, *(const char *const *)field);
         break;
     case CONFIG_POLICY_NAME:

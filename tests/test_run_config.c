@@ -144,6 +144,8 @@ static const char whole[] =
     " \"keep_turns\": 3}, \"cache\": {\"disk\": \"off\", \"hours\": 5, \"writes\": \"1G\",\n"
     " \"memory\": \"512M\", \"snapshots\": 1048576},\n"
     " \"sessions\": {\"snapshots_max\": \"2G\"},"
+    " \"swarm\": {\"strategy\": \"race\", \"verify\": \"make test\", \"max_agents\": 20,"
+    " \"at_once\": 4},"
     " \"terminal\": {\"colour\": \"never\", \"markdown\": false}, \"trust\": [\"/a\"]}\n";
 
 static void every_key_is_read_with_its_line(void **state) {
@@ -198,6 +200,10 @@ static void every_key_is_read_with_its_line(void **state) {
     assert_int_equal(config->cache_memory.bytes, 512 << 20);
     assert_int_equal(config->cache_snapshots.bytes, 1 << 20);
     assert_int_equal(config->sessions_snapshots_max.bytes, (uint64_t)2 << 30);
+    value_is(config, CONFIG_SWARM_STRATEGY, "\"race\"");
+    value_is(config, CONFIG_SWARM_VERIFY, "\"make test\"");
+    assert_int_equal(config->swarm_max_agents, 20);
+    assert_int_equal(config->swarm_at_once, 4);
     assert_int_equal(config->terminal_colour, CONFIG_COLOUR_NEVER);
     assert_false(config->terminal_markdown);
 }
@@ -259,6 +265,8 @@ static void a_project_narrows_and_no_more(void **state) {
         "[{\"tool\":\"image\",\"action\":\"allow\"}],"
         "\"mcp\": {\"a\": {\"command\": [\"a\"]}}, \"hooks\": {\"stop\": [{\"command\": "
         "\".hearth/s\"}]},"
+        "\"swarm\": {\"verify\": \"evil\", \"max_agents\": 200, \"at_once\": 2, \"strategy\": "
+        "\"plan\"},"
         "\"model\": \"m\", \"instructions.files\": [\"X.md\"]}";
     CLEANUP(config_cleanup) struct config *config = loaded(user, project);
     value_is(config, CONFIG_POLICY, "\"ask\"");
@@ -271,6 +279,10 @@ static void a_project_narrows_and_no_more(void **state) {
     value_is(config, CONFIG_HOOKS_STOP, "[]");
     value_is(config, CONFIG_MODEL, "null");
     value_is(config, CONFIG_INSTRUCTIONS_FILES, "[\"AGENTS.md\",\"CLAUDE.md\"]");
+    value_is(config, CONFIG_SWARM_VERIFY, "null");
+    value_is(config, CONFIG_SWARM_MAX_AGENTS, "63");
+    value_is(config, CONFIG_SWARM_AT_ONCE, "2");
+    value_is(config, CONFIG_SWARM_STRATEGY, "\"plan\"");
     assert_false(config->rules.items[0].is_trusted);
     static const char *const noted[] = {
         "'model'",
@@ -280,6 +292,8 @@ static void a_project_narrows_and_no_more(void **state) {
         "'instructions.max_bytes'",
         "'instructions.files'",
         "'budget.tokens'",
+        "'swarm.verify'",
+        "'swarm.max_agents'",
         "rules that allow"};
     assert_int_equal(config->notes.count, COUNT_OF(noted));
     for (size_t i = 0; i < COUNT_OF(noted); i++) {
@@ -318,6 +332,7 @@ static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
         "{\"rules\": [{\"tool\": \"image\", \"action\": \"allow\"}], \"model\": \"m\","
         "\"mcp\": {\"a\": {\"command\": [\"evil\"]}, \"b\": {\"command\": [\"b\"]}},"
         "\"hooks\": {\"stop\": [{\"command\": \".hearth/stop\"}]},"
+        "\"swarm\": {\"verify\": \"make test\"},"
         "\"skills\": {\"directories\": [\"tools/skills\"]}}";
     char user[512];
     (void)snprintf(
@@ -332,6 +347,7 @@ static void a_trusted_project_brings_servers_hooks_and_rules(void **state) {
     assert_int_equal(config->mcp.count, 2);
     assert_string_equal(config->mcp.items[0].command.items[0], "good");
     assert_string_equal(config->mcp.items[1].name, "b");
+    value_is(config, CONFIG_SWARM_VERIFY, "\"make test\"");
     assert_int_equal(config->hooks_stop.count, 2);
     assert_non_null(strstr(config->hooks_stop.items[0].command, "/user/hearth/hooks/mine"));
     assert_non_null(strstr(config->hooks_stop.items[1].command, "/ws/.hearth/stop"));
@@ -350,6 +366,10 @@ static void wrong_files_are_errors_that_name_place_key_and_reason(void **state) 
         const char *parts[3];
     } rows[] = {
         {"{\"polcy\": \"ask\"}", false, {"config.json:1", "'polcy'", "did you mean 'policy'"}},
+        {"{\n\"swarm\": {\"verify\": \" \"}}", false, {":2", "'swarm.verify'", "is empty"}},
+        {"{\"swarm\": {\"verify\": 1}}", false, {":1", "'swarm.verify'", ""}},
+        {"{\"swarm\": {\"max_agents\": 0}}", false, {":1", "'swarm.max_agents'", "1 to 255"}},
+        {"{\"swarm\": {\"strategy\": \"rase\"}}", false, {":1", "'swarm.strategy'", "best-of"}},
         {"{\n\"budgt\": {}}", false, {"config.json:2", "'budgt'", "did you mean 'budget'"}},
         {"{\"budget\": {\n\n\"tim\": 1}}", false, {":3", "'budget.tim'", "'budget.time'"}},
         {"{\"polcy\": \"ask\",\n\"effort\": 5,\n\"contxt\": 9,\n\"budget\": {\"time\": true}}",
