@@ -119,9 +119,13 @@ static result take_queue(struct agent *agent, struct error *error) {
     return taken;
 }
 
-/* All, as with messages. They are no person's: what was counted against the agent stays. */
+/* All, as with messages. They are no person's: what was counted against the agent stays, but for repeated
+ * calls: waiting for the next message is the same call with the same result, and no circle. */
 static result take_remarks(struct agent *agent, struct error *error) {
     result taken = OK;
+    if (agent->remark_count > 0) {
+        agent->history = (struct call_history){0};
+    }
     for (size_t i = 0; i < agent->remark_count; i++) {
         if (is_ok(taken)) {
             taken = append_user(agent, buffer_view(&agent->remarks[i]), error);

@@ -313,6 +313,28 @@ static void remarks_are_bounded_and_give_no_more_turns(void **state) {
     agent_destroy(bench.agent);
 }
 
+static void remarks_in_between_are_no_circle(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool is_told = i == 1;
+        struct bench bench;
+        struct agent_options options = options_default();
+        options.calls_max = 0;
+        options.tokens_max = 0;
+        const struct agent_effect *next = start(&bench, &options);
+        for (int turn = 0; turn < 2 * AGENT_REPEATS_MAX && next->type == AGENT_GENERATE; turn++) {
+            assert_int_equal(generated(&bench, FINISH_EOS, 10, 1)->type, AGENT_CALL);
+            if (is_told) {
+                remark(&bench, "a message");
+            }
+            next = called(&bench, "A message has come.");
+        }
+        assert_int_equal(next->type, is_told ? AGENT_GENERATE : AGENT_FINISH);
+        assert_int_equal(agent_stop(bench.agent), is_told ? AGENT_GOES_ON : AGENT_STOP_REPEAT);
+        agent_destroy(bench.agent);
+    }
+}
+
 static void effort_of_any_agent_changes_with_the_next_turn(void **state) {
     (void)state;
     struct bench bench;
@@ -338,6 +360,7 @@ int main(void) {
         cmocka_unit_test(deadline_that_is_earlier_ends_what_runs),
         cmocka_unit_test(remarks_stand_before_the_next_turn_and_are_counted),
         cmocka_unit_test(remarks_are_bounded_and_give_no_more_turns),
+        cmocka_unit_test(remarks_in_between_are_no_circle),
         cmocka_unit_test(effort_of_any_agent_changes_with_the_next_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
