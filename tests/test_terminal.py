@@ -653,14 +653,15 @@ def test_what_is_listed_and_shown_fits_the_terminal():
                        stdout=subprocess.PIPE)
         piped = subprocess.run([PROGRAM, "sessions", "list", "--state", str(place.state)], check=True,
                                env=place.environment([]), stdout=subprocess.PIPE).stdout.decode()
+        session = piped.split()[0]
         for width in (80, 60, 120):
             rows = rows_of(place, "sessions", "list", width=width)
             assert len(rows) == 1 and width - 4 < columns(rows[0]) <= width, rows
             assert piped.startswith(rows[0][:18]) and "done" in rows[0] and ("a task" in rows[0]) == (width > 60), rows
-            shown = rows_of(place, "sessions", "show", "last", width=width)
+            shown = rows_of(place, "sessions", "show", session, width=width)
             wide = [row for row in shown if columns(row) > width and " " in row.strip()]
             assert not wide, wide
-            plain = subprocess.run([PROGRAM, "sessions", "show", "last", "--state", str(place.state)], check=True,
+            plain = subprocess.run([PROGRAM, "sessions", "show", session, "--state", str(place.state)], check=True,
                                    env=place.environment([]), stdout=subprocess.PIPE).stdout.decode()
             assert plain.split() == " ".join(shown).split()  # nothing is lost
             assert any(row.startswith("          ") for row in shown), shown
