@@ -19,6 +19,8 @@ hearth_test(test_tools_mcp SOURCES test_tools_mcp.c tools_support.c
 hearth_test(test_tools_mcp_public SOURCES test_tools_mcp_public.c tools_support.c LIBRARIES tools)
 hearth_test(test_tools_agents SOURCES test_tools_agents.c tools_support.c
     LIBRARIES tools Threads::Threads LABELS threads)
+hearth_test(test_tools_constraint SOURCES test_tools_constraint.c grammar_support.c
+    LIBRARIES tools engine)
 hearth_test(test_tools_fetch SOURCES test_tools_fetch.c tools_support.c LIBRARIES tools)
 hearth_fuzz(fuzz_html SOURCES fuzz_html.c LIBRARIES tools)
 hearth_fuzz(fuzz_mcp SOURCES fuzz_mcp.c LIBRARIES tools)
