@@ -148,7 +148,7 @@ result agent_close_turn(struct agent *agent, struct error *error) {
     size_t count = chat_conversation_count(agent->conversation);
     const struct chat_message *messages = chat_conversation_messages(agent->conversation);
     if (count == 0 || count != agent->context_messages ||
-        messages[count - 1].role == CHAT_ASSISTANT) {
+        messages[count - 1].role == CHAT_ASSISTANT || messages[count - 1].role == CHAT_SYSTEM) {
         return OK;
     }
     TRY(agent_append(agent, &(struct chat_message){.role = CHAT_ASSISTANT}, error));

@@ -435,11 +435,35 @@ static bool waits_for_person(const struct session_turn *turn) {
            view_equals_text(turn->messages[turn->message_count - 1].role, "assistant");
 }
 
+/* The root of a swarm: its one turn holds what all agents begin with, and nothing to answer. */
+static bool is_prefix(const struct session_turn *turn) {
+    return turn->compaction == NULL && turn->message_count == 1 &&
+           view_equals_text(turn->messages[0].role, "system") &&
+           run_find(turn, SESSION_RUN_OUTPUT) == NULL;
+}
+
+/* One agent goes on with the task, or with what the user says now. */
+static result build_behind_prefix(struct record *record, struct resume *out, struct error *error) {
+    struct view task = record->options->task;
+    TRY(take_messages(record, out, error));
+    out->context_messages = chat_conversation_count(out->conversation);
+    out->recorded_messages = out->context_messages;
+    if (task.length == 0 && record->options->waits) {
+        return OK;
+    }
+    return append_text(
+        out, CHAT_USER, task.length > 0 ? task : record->tree->session.begin.task, error
+    );
+}
+
 static result build(struct record *record, struct resume *out, struct error *error) {
     bool has_task = record->has_message;
     struct view task = record->options->task;
     if (record->agent != NULL) {
         TRY(take_tokens(record, out, error));
+    }
+    if (record->last != NULL && is_prefix(record->last)) {
+        return build_behind_prefix(record, out, error);
     }
     bool waits = record->last != NULL && !record->is_blank && waits_for_person(record->last);
     bool samples_again = record->last != NULL && !waits && !record->is_blank &&

@@ -74,6 +74,8 @@ struct resume {
  *   output stays as the model wrote it.
  * - A call that was started and has no result gets RESUME_CALL_INTERRUPTED. Calls that were never
  *   started run now, or get RESUME_CALL_NOT_RUN when the user went on with a new message.
+ * - The one turn of a swarm's root, which holds the system's message alone, stays as it is: one agent goes on behind
+ *   it with the task, or the new message.
  * - A turn that could not be read is answered as in a run. One that a stop string or a guard ended is
  *   whole.
  * - The conversation begins with the last compaction; what it replaced is not part of it. One without

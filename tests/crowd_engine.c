@@ -14,7 +14,7 @@ struct crowd_sequence {
     struct token_list ids; /* of the turn that is written */
     size_t at;             /* of them */
     int32_t context, added, sampled, tokens_max;
-    int64_t deadline_ms;
+    int64_t deadline_ms, appended;
     int ends;
 };
 
@@ -27,6 +27,7 @@ struct crowd_engine {
     bool is_closing;
     struct crowd_sequence sequences[SEQUENCES_MAX]; /* [sequence_count]; ids from 1 */
     size_t sequence_count;
+    uint64_t next_create; /* 0: none is expected */
     struct engine_event events[EVENTS_MAX];
     size_t event_head, event_tail;
 };
@@ -63,10 +64,12 @@ static void finish(struct crowd_engine *engine, uint64_t id, enum finish_reason 
     if (reason == FINISH_ERROR) {
         event.error = (struct error){.code = RESULT_DEVICE, .message = "the crowd engine failed"};
     }
-    bool has_begun = one->sampled > 0 || reason == FINISH_EOS; /* else the context is as it was */
-    one->context += has_begun ? one->added + one->sampled : 0;
+    bool is_prefill = one->tokens_max == 0 && reason == FINISH_LENGTH;
+    bool has_begun = one->sampled > 0 || reason == FINISH_EOS || is_prefill;
+    one->context += has_begun ? one->added + one->sampled : 0; /* else it is as it was */
+    one->appended += has_begun ? one->added : 0;
     one->is_asked = false;
-    one->turn += one->turn + 1 < one->turn_count ? 1 : 0;
+    one->turn += !is_prefill && one->turn + 1 < one->turn_count ? 1 : 0;
     token_list_deinit(&one->ids);
     post(engine, &event);
 }
@@ -210,6 +213,28 @@ static int32_t crowd_length(void *context, uint64_t sequence) {
     return length;
 }
 
+static result crowd_create(void *context, uint64_t *out, struct error *error) {
+    struct crowd_engine *engine = context;
+    (void)pthread_mutex_lock(&engine->lock);
+    uint64_t from = engine->next_create;
+    (void)pthread_mutex_unlock(&engine->lock);
+    if (from == 0) {
+        FAIL(error, LIMIT, "no further sequence was expected");
+    }
+    const struct crowd_sequence *one = find(engine, from);
+    *out = crowd_engine_add(engine, one->turns + one->turn, one->turn_count - one->turn);
+    return OK;
+}
+
+static void crowd_destroy(void *context, uint64_t sequence) {
+    struct crowd_engine *engine = context;
+    ASSERT(!find(engine, sequence)->is_asked); /* it is kept for what the test asks of it */
+}
+
+int32_t crowd_engine_length(struct crowd_engine *engine, uint64_t sequence) {
+    return crowd_length(engine, sequence);
+}
+
 struct engine_ports crowd_engine_ports(struct crowd_engine *engine) {
     return (struct engine_ports){
         .context = engine,
@@ -221,6 +246,8 @@ struct engine_ports crowd_engine_ports(struct crowd_engine *engine) {
         .watch = crowd_watch,
         .statistics = crowd_statistics,
         .length = crowd_length,
+        .create = crowd_create,
+        .destroy = crowd_destroy,
     };
 }
 
@@ -261,6 +288,28 @@ crowd_engine_add(struct crowd_engine *engine, const struct fake_turn *turns, siz
     uint64_t id = engine->sequence_count;
     (void)pthread_mutex_unlock(&engine->lock);
     return id;
+}
+
+uint64_t crowd_engine_fork(
+    struct crowd_engine *engine, uint64_t parent, const struct fake_turn *turns, size_t turn_count
+) {
+    uint64_t id = crowd_engine_add(engine, turns, turn_count);
+    int32_t held = crowd_length(engine, parent);
+    (void)pthread_mutex_lock(&engine->lock);
+    ASSERT(!find(engine, parent)->is_asked);
+    find(engine, id)->context = held;
+    (void)pthread_mutex_unlock(&engine->lock);
+    return id;
+}
+
+void crowd_engine_next_create(struct crowd_engine *engine, uint64_t sequence) {
+    (void)pthread_mutex_lock(&engine->lock);
+    engine->next_create = sequence;
+    (void)pthread_mutex_unlock(&engine->lock);
+}
+
+int64_t crowd_engine_appended(const struct crowd_engine *engine, uint64_t sequence) {
+    return engine->sequences[sequence - 1].appended;
 }
 
 int crowd_engine_ends(const struct crowd_engine *engine, uint64_t sequence) {

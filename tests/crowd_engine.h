@@ -15,6 +15,15 @@ struct engine_ports crowd_engine_ports(struct crowd_engine *engine);
  * count. */
 uint64_t
 crowd_engine_add(struct crowd_engine *engine, const struct fake_turn *turns, size_t turn_count);
+/* One that goes on from another, as it is now. */
+uint64_t crowd_engine_fork(
+    struct crowd_engine *engine, uint64_t parent, const struct fake_turn *turns, size_t turn_count
+);
+/* The next sequence that a run makes itself, for a compaction, goes on with the turns of this one. */
+void crowd_engine_next_create(struct crowd_engine *engine, uint64_t sequence);
+/* Tokens that were appended to it in all, and that it holds. */
+int64_t crowd_engine_appended(const struct crowd_engine *engine, uint64_t sequence);
+int32_t crowd_engine_length(struct crowd_engine *engine, uint64_t sequence);
 /* How often a sequence was told that it is finished or abandoned. */
 int crowd_engine_ends(const struct crowd_engine *engine, uint64_t sequence);
 
