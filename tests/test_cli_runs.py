@@ -236,6 +236,8 @@ def test_json_lines_follow_the_schema():
         known = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "json-events.md").read_text(), re.M)
         assert set(names) <= set(known), set(names) - set(known)
         documented = (ROOT / "docs" / "json-events.md").read_text()
+        [session] = [event for event in events if event["event"] == "session"]
+        assert re.search(rf"version of this\s+page, {session['schema']}:", documented), session["schema"]
         for event in events:
             for key in event:
                 assert f"`{key}`" in documented, key

@@ -552,6 +552,8 @@ def test_hooks_refuse_remark_and_want_more():
             run.wait("idle", stop="answer")
             run.end()
         texts = [text for role, text in one.messages() if role == "user"]
+        kept = one.select("SELECT is_allowed, decider FROM decision WHERE kind = 'tool' ORDER BY number")
+        assert kept == [(0, "hook"), (1, "policy")], kept
         assert len(texts) == 2 and texts[1] == "Checked before the end: hook stop: more please", texts
         assert one.messages()[-1] == ("assistant", "it is enough")
 

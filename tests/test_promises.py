@@ -173,6 +173,28 @@ def test_no_tool_outlives_the_time_of_a_run():
             one.contexts.clear()
 
 
+def test_what_a_budget_cuts_short_is_kept():
+    """Output and files of the call that it ended, earlier turns, and the last words."""
+    cli_support.needs_sandbox()
+    with session() as one:
+        path = one.folder / "last"
+        turns = [call("echo early > a"), say("so far"), dict(call("echo half; echo half > b; sleep 300"), text="now b"), say("what I have")]
+        with one.run(turns, "--max-time", "6s", "--output-last-message", str(path)) as run:
+            run.message("one")
+            run.wait("idle", stop="answer")
+            run.message("two")
+            result = run.wait("tool_result", status="timeout")
+            assert result["text"].startswith("half\n"), result
+            finished = run.finish(4)
+            assert finished["stop"] == "time", finished
+        changes = [event for event in run.events if event["event"] == "changes"][-1]
+        assert [change["path"] for change in changes["files"]] == ["a", "b"], changes
+        assert path.read_text() == "what I have"  # there was time left to say it
+        kept = [text for role, text in one.messages() if role == "tool"]
+        assert len(kept) == 2 and "half" in kept[1], kept
+        assert one.hearth("sessions", "diff", "last", "--stat") == "a\t+1 -0\nb\t+1 -0\n"
+
+
 def test_a_session_outlives_a_server_that_floods():
     cli_support.needs_sandbox()
     with session() as one:
