@@ -68,7 +68,8 @@ static result node_call(
     }
     bool goes_on = take_time(node) && (node->asks == NULL || ask(node));
     out->status = goes_on ? TOOL_OK : TOOL_CANCELLED;
-    return buffer_append_text(&out->text, goes_on ? node->reply : "cancelled", error);
+    const char *reply = node->long_reply != NULL ? node->long_reply : node->reply;
+    return buffer_append_text(&out->text, goes_on ? reply : "cancelled", error);
 }
 
 static void node_cancel(void *context) {
@@ -178,6 +179,9 @@ static void open_at(struct node *node, const struct run_prefix *prefix, const ch
             },
     };
     node->options.sequence = node->sequence;
+    if (node->creates) {
+        crowd_engine_next_create(stage->engine, node->sequence);
+    }
     node->options.node = &node->node;
     node->options.prefix = &node->prefix;
 }

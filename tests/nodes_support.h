@@ -40,7 +40,9 @@ struct node {
     struct loop_job ask;
     char reply[64];                 /* the result of calls */
     bool is_answered, is_cancelled; /* guarded by the stage's lock */
+    const char *long_reply;         /* instead of `reply`; null: none */
     int calls, milliseconds;
+    bool creates;                      /* a sequence for a compaction */
     void (*writes)(struct node *node); /* on the worker, while a call runs */
 
     /* Mail that its next recorded call sends. */
