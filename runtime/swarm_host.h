@@ -35,6 +35,8 @@ enum swarm_host_event_type {
     SWARM_HOST_FINISHED /* last: all is over and recorded; swarm_result, swarm_host_totals */
 };
 
+struct swarm_host_outcome;
+
 struct swarm_host_event {
     enum swarm_host_event_type type;
     size_t node, other;
@@ -43,6 +45,7 @@ struct swarm_host_event {
     const struct generation_facts *facts;
     enum swarm_verdict verdict;
     enum swarm_merge merge;
+    const struct swarm_host_outcome *outcome; /* FINISHED */
 };
 
 struct swarm_host_listener {
