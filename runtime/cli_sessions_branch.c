@@ -4,6 +4,7 @@
 #include "session_place.h"
 
 #include "sandbox/workspace.h"
+#include "sessions/session_swarm.h"
 #include <inttypes.h>
 #include <unistd.h>
 
@@ -255,9 +256,39 @@ const struct cli_command command_sessions_undo = {
 
 static const struct cli_option diff_options[] = {
     {"turn", 0, "N", "only what turn N changed"},
+    {"agent", 0, "NAME", "what this agent of a swarm made, whether it was merged or not"},
     {"stat", 0, NULL, "files and lines instead of the patch"},
     {"state", 0, "DIR", "state directory (default: $XDG_STATE_HOME/hearth)"},
 };
+
+/* Snapshots around the work of one agent of a swarm. */
+static int agent_ends(const struct branch *branch, struct view *from, struct view *to) {
+    const char *name = cli_value(branch->arguments, "agent");
+    const struct session_tree *tree = branch->tree;
+    const struct session_node *node = NULL;
+    if (cli_has(branch->arguments, "turn")) {
+        return cli_usage(branch->arguments, "--agent and --turn: one of them");
+    }
+    for (size_t i = 0; i < tree->agent_count; i++) { /* of two swarms' agents the newer one */
+        const struct session_agent *agent = &tree->agents[i];
+        bool is_named = view_equals_text(agent->name, name) || strcmp(agent->id.text, name) == 0;
+        node = is_named && agent->node != NULL ? agent->node : node;
+    }
+    if (node == NULL) {
+        return cli_fail(
+            STATUS_DATA,
+            "session %s has no agent '%.60s' of a swarm: see hearth sessions show --tree",
+            branch->id.text,
+            name
+        );
+    }
+    if (node->end.commit_after.length == 0) {
+        return cli_fail(STATUS_DATA, "agent '%.60s' has made nothing that is kept", name);
+    }
+    *from = node->commit_before;
+    *to = node->end.commit_after;
+    return STATUS_DONE;
+}
 
 /* Snapshots around one turn, or around the session. */
 static int diff_ends(struct branch *branch, struct view *from, struct view *to) {
@@ -265,6 +296,9 @@ static int diff_ends(struct branch *branch, struct view *from, struct view *to) 
     *to = branch->tree->session.commit_after;
     if (to->length == 0) { /* it still runs, or its program died */
         *to = rewind_commit_behind(branch->tree, INT64_MAX);
+    }
+    if (cli_has(branch->arguments, "agent")) {
+        return agent_ends(branch, from, to);
     }
     if (!cli_has(branch->arguments, "turn")) {
         return STATUS_DONE;

@@ -318,6 +318,11 @@ def test_tree_shows_who_did_what():
         status, text, said = plain(one, "sessions", "show", ids[1], "--tree")
         assert status == 0 and "race, interrupted" in text and "lost" in text and "never read" not in text
         assert "(rewound" not in plain(one, "sessions", "show", ids[0])[1]
+        # What an agent made is in the snapshots, which this state directory has none of.
+        for name, why in (("nobody", "has no agent 'nobody'"), ("main", "has no agent 'main'"), ("fork-1", "")):
+            status, text, said = plain(one, "sessions", "diff", ids[0], "--agent", name)
+            assert status == 5 and not text and why in said and said.count("\n") == 1, (status, said)
+        assert plain(one, "sessions", "diff", ids[0], "--agent", "fork-1", "--turn", "1")[0] == 2
         # Whatever agents are called, it stays in 80 columns; parents in a circle end.
         with contextlib.closing(sqlite3.connect(database)) as store:
             store.execute("UPDATE agent SET name = ?", ("\u6f22\x1b[31m\n" * 90,))
