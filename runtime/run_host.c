@@ -339,6 +339,7 @@ void run_host_engine_request(
              .cache_lifetime_ms = cache->hours * 3600000,
              .cache_memory_bytes = cache->memory_bytes,
              .snapshot_bytes = cache->snapshot_bytes,
+             .has_no_prefix_cache = cache->is_cold,
              .wake = loop_wake,
              .wake_context = host->loop},
         .wants_draft_stages = settings->generation.speculation == SPECULATE_DRAFT,

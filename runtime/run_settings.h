@@ -12,7 +12,8 @@
 
 /* The KV store, from the command line; 0: the engine's default. */
 struct cache_settings {
-    bool is_off;
+    bool is_off;  /* the one on disk */
+    bool is_cold; /* for measurements: nothing that another sequence evaluated is found */
     uint64_t disk_bytes, write_bytes_hour, memory_bytes, snapshot_bytes;
     int64_t hours;
 };

@@ -4,13 +4,19 @@
 #include "strategy.h"
 
 const struct swarm_eval_setting swarm_eval_settings[SWARM_EVAL_SETTINGS] = {
-    {"single", "single", 1, false, true, "one agent, one attempt"},
-    {"retries", "retries", SWARM_ATTEMPTS_DEFAULT, false, true, "one agent after another"},
-    {"best-of-8-alone", "best-of", 8, true, true, "eight side by side, each with its own prompt"},
-    {"best-of-8", "best-of", 8, false, false, "eight side by side from one prefix"},
-    {"race-8", "race", 8, false, false, "the first of eight that passes"},
-    {"staged", "staged", 8, false, false, "eight at low effort, then four, then two"},
-    {"auto", "auto", 8, false, false, "chosen by task and budget"},
+    {"single", "single", 1, false, true, false, "one agent, one attempt"},
+    {"retries", "retries", SWARM_ATTEMPTS_DEFAULT, false, true, false, "one agent after another"},
+    {"best-of-8-alone",
+     "best-of",
+     8,
+     true,
+     true,
+     true,
+     "eight side by side, each with its own prompt"},
+    {"best-of-8", "best-of", 8, false, false, false, "eight side by side from one prefix"},
+    {"race-8", "race", 8, false, false, false, "the first of eight that passes"},
+    {"staged", "staged", 8, false, false, false, "eight at low effort, then four, then two"},
+    {"auto", "auto", 8, false, false, false, "chosen by task and budget"},
 };
 
 const char *swarm_eval_budget_name(enum swarm_eval_budget budget) {
@@ -141,7 +147,9 @@ static bool cell_at(const struct swarm_eval *eval, size_t n, struct swarm_eval_c
     size_t kind = (n + pair) % kinds; /* each is first as often as the others */
     out->setting = kind / SWARM_EVAL_BUDGETS;
     out->budget = kind % SWARM_EVAL_BUDGETS == 0 ? SWARM_EVAL_TIME : SWARM_EVAL_TOKENS;
-    return plan->has[out->setting] && plan->limits[out->budget] > 0;
+    bool is_meant =
+        out->budget == SWARM_EVAL_TIME || !swarm_eval_settings[out->setting].is_timed_only;
+    return plan->has[out->setting] && plan->limits[out->budget] > 0 && is_meant;
 }
 
 static size_t cells_of(const struct swarm_eval *eval) {

@@ -31,6 +31,7 @@ struct swarm_eval_setting {
     int64_t attempts;     /* SWARM_ATTEMPTS_DEFAULT: the strategy's */
     bool shares_nothing;  /* each agent evaluates all of its own prompt */
     bool is_baseline;     /* the others are compared with it */
+    bool is_timed_only;   /* with equal tokens it would be the same as another */
     const char *summary;
 };
 extern const struct swarm_eval_setting swarm_eval_settings[SWARM_EVAL_SETTINGS];

@@ -167,10 +167,11 @@ static void every_run_comes_once_seed_by_seed(void **state) {
     size_t firsts[SWARM_EVAL_SETTINGS] = {0};
     size_t last_pair = SIZE_MAX;
     size_t count = 0;
-    assert_int_equal(swarm_eval_total(eval), 3 * 2 * 6 * 2);
+    assert_int_equal(swarm_eval_total(eval), 3 * 2 * (6 * 2 - 1));
     while (swarm_eval_next(eval, &cell)) {
         size_t pair = cell.seed * 3 + cell.task;
         assert_true(cell.setting != STAGED && cell.seed < 2);
+        assert_true(cell.setting != ALONE || cell.budget == SWARM_EVAL_TIME);
         assert_true(last_pair == SIZE_MAX || pair == last_pair || pair == last_pair + 1);
         firsts[cell.setting] += pair != last_pair ? 1 : 0;
         last_pair = pair;
