@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "tools/tool_agents.h"
 #include "tools/tool_mcp.h"
 
 static struct sandbox *sandbox; /* opened once: the probe runs a command */
@@ -396,9 +397,15 @@ static void stopping_processes_frees_the_workspace(void **state) {
 
 static void other_dialects_name_jobs_their_own_way(void **state) {
     (void)state;
-    struct tool_context_options options = {.set = tool_set_all(), .dialect = TOOL_DIALECT_CLAUDE};
+    const struct tool_agents nobody = {0};
+    struct tool_context_options options = {
+        .set = tool_set_all(), .dialect = TOOL_DIALECT_CLAUDE, .agents = &nobody};
     struct bench bench;
     bench_open(&bench, sandbox, &options);
+    bench_expect_part(
+        &bench, "TaskOutput", "{\"task_id\":\"agent-1\"}", TOOL_ERROR, "; AgentWait is for agents"
+    );
+    bench_expect_part(&bench, "TaskStop", "{\"task_id\":\"2\"}", TOOL_ERROR, "there are no jobs");
     bench_expect(
         &bench,
         "Bash",

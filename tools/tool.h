@@ -205,9 +205,9 @@ MUST_CHECK result tool_context_restore_todo(
 
 /* Runs one tool to its end. `arguments` is the JSON object from the model, exactly as it wrote it.
  * One call at a time per context. Thread: a worker that outlives the call (see sandbox.h); blocks
- * for as long as the tool takes, at most the time limit and the sandbox's kill grace. Expected
- * errors: MEMORY, IO, UNSUPPORTED (the machine cannot confine commands; the message carries reason
- * and remedy). `out` is set in every case and may be deinitialised. */
+ * for as long as the tool takes, at most the time limit and the sandbox's kill grace; a call about
+ * other agents (tool_agents.h) for as long as they take. Expected errors: MEMORY, IO, UNSUPPORTED
+ * (the machine cannot confine commands; the message carries reason and remedy). `out` is set in every case and may be deinitialised. */
 MUST_CHECK result tool_call(
     struct tool_context *context,
     struct view name,

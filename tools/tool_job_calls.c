@@ -47,6 +47,17 @@ static result find_job(
             return OK;
         }
     }
+    const char *wait = tool_offered_name(context, &tool_row_wait);
+    if (!is_number && wait != NULL) { // elsewhere one tool is for both
+        return tool_answer(
+            answer,
+            TOOL_ERROR,
+            error,
+            "error: that is no number of a %s; %s is for agents",
+            job_word(context),
+            wait
+        );
+    }
     if (jobs == NULL || jobs->count == 0) {
         return tool_answer(answer, TOOL_ERROR, error, "error: there are no %ss", job_word(context));
     }
