@@ -15,7 +15,7 @@ const struct swarm_eval_setting swarm_eval_settings[SWARM_EVAL_SETTINGS] = {
      "eight side by side, each with its own prompt"},
     {"best-of-8", "best-of", 8, false, false, false, "eight side by side from one prefix"},
     {"race-8", "race", 8, false, false, false, "the first of eight that passes"},
-    {"staged", "staged", 8, false, false, false, "eight at low effort, then four, then two"},
+    {"staged", "staged", 4, false, false, false, "four at low effort, then two, then one"},
     {"auto", "auto", 8, false, false, false, "chosen by task and budget"},
 };
 

@@ -71,6 +71,7 @@ hearth_test(test_retention SOURCES test_retention.c failing_memory.c LIBRARIES r
 target_link_options(test_retention PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc)
 add_test(NAME test_harder COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_harder.py)
 set_tests_properties(test_harder PROPERTIES TIMEOUT 600)
+add_test(NAME test_draw_eval COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tests/test_draw_eval.py)
 hearth_test(test_swarm_eval_drive SOURCES test_swarm_eval_drive.c LIBRARIES runtime)
 hearth_test(test_swarm_eval_judge SOURCES test_swarm_eval_judge.c sandbox_support.c LIBRARIES runtime)
 add_dependencies(test_swarm_eval_judge hearth-sandbox hearth-inner)
