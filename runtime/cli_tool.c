@@ -58,7 +58,7 @@ static int tool_list(const struct cli_arguments *arguments) {
     for (size_t i = 0; i < tool_count() && is_ok(made) && !cli_has(arguments, "json"); i++) {
         const struct tool_descriptor *tool = tool_form(i, dialect, set);
         if ((set >> i & 1U) != 0 && tool != NULL) {
-            made = buffer_append_format(&text, &error, "%-12s %s\n", tool->name, tool->description);
+            made = buffer_append_format(&text, &error, "%-15s %s\n", tool->name, tool->description);
         }
     }
     if (is_failed(made)) {
