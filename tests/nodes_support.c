@@ -158,7 +158,12 @@ static void ended(void *context, const struct run_ended *end) {
 static void open_at(struct node *node, const struct run_prefix *prefix, const char *kind) {
     struct stage *stage = node->stage;
     node->prefix = *prefix;
-    node->sequence = crowd_engine_fork(stage->engine, prefix->sequence, node->turns, 4);
+    if (stage->real == NULL) {
+        node->sequence = crowd_engine_fork(stage->engine, prefix->sequence, node->turns, 4);
+    } else {
+        assert_true(is_ok(engine_sequence_fork(stage->real, prefix->sequence, &node->sequence, NULL)
+        ));
+    }
     node->node = (struct run_node){
         .session = *swarm_root_session(stage->root),
         .begin =
@@ -224,6 +229,15 @@ void node_start_all(struct stage *stage) {
     }
 }
 
+const struct session_run *turn_run(const struct session_turn *turn, enum session_run_kind kind) {
+    for (size_t i = 0; i < turn->run_count; i++) {
+        if (turn->runs[i].kind == kind) {
+            return &turn->runs[i];
+        }
+    }
+    return NULL;
+}
+
 const struct session_agent *node_record(const struct node *node) {
     const struct session_tree *tree = node->stage->tree;
     for (size_t i = 0; i < tree->agent_count; i++) {
@@ -232,6 +246,27 @@ const struct session_agent *node_record(const struct node *node) {
         }
     }
     return NULL;
+}
+
+static struct engine_ports ports_of(const struct stage *stage) {
+    return stage->real != NULL ? engine_ports_of(stage->real) : crowd_engine_ports(stage->engine);
+}
+
+static uint64_t first_sequence(struct stage *stage) {
+    uint64_t sequence = 0;
+    if (stage->real == NULL) {
+        return crowd_engine_add(stage->engine, &stage->root_turn, 1);
+    }
+    assert_true(is_ok(engine_sequence_create(stage->real, &sequence, NULL)));
+    return sequence;
+}
+
+static struct engine_info info_of(const struct stage *stage) {
+    struct engine_info info = {.context_max = 16384};
+    if (stage->real != NULL) {
+        engine_get_info(stage->real, &info);
+    }
+    return info;
 }
 
 static void node_make(struct stage *stage, int number) {
@@ -249,7 +284,7 @@ static void node_make(struct stage *stage, int number) {
     node->hook = (struct run_call_hook
     ){.context = node, .append = send_with_result, .recorded = result_is_recorded};
     node->options = (struct run_options){
-        .engine = crowd_engine_ports(stage->engine),
+        .engine = ports_of(stage),
         .tools = {.context = node, .call = node_call, .cancel = node_cancel, .renew = node_renew},
         .channel = node->channel,
         .tokenizer = stage->model.tokenizer,
@@ -304,10 +339,10 @@ static void root_make(struct stage *stage) {
     stage->root_turn = (struct fake_turn){.text = "unused"};
     stage->root_options = (struct swarm_root_options){
         .loop = stage->loop,
-        .engine = crowd_engine_ports(stage->engine),
-        .sequence = crowd_engine_add(stage->engine, &stage->root_turn, 1),
+        .engine = ports_of(stage),
+        .sequence = first_sequence(stage),
         .encoder = stage->model.encoder,
-        .engine_info = {.context_max = 16384},
+        .engine_info = info_of(stage),
         .sampling = {.top_p = 1.0, .seed = 7},
         .system = view_of_text("You are a test."),
         .tools = stage->declarations.tools,
@@ -357,7 +392,23 @@ static void remove_tree(const char *path) {
     assert_int_equal(system(command), 0); /* NOLINT(cert-env33-c): a fixed command of the test */
 }
 
-void stage_set(struct stage *stage, int count, const char *directory) {
+static void open_real(struct stage *stage, int32_t sequences) {
+    struct error error = {0};
+    const struct engine_options options = {
+        .model_directory = model_path,
+        .context_max = 4096,
+        .sequences_max = sequences,
+        .memory_max = (uint64_t)4 << 30,
+        .wake = loop_wake,
+        .wake_context = stage->loop,
+    };
+    if (is_failed(engine_open(&options, &stage->real, &error))) {
+        fail_msg("%s", error.message);
+    }
+}
+
+/* `sequences` 0: the crowd engine. */
+static void set(struct stage *stage, int count, const char *directory, int32_t sequences) {
     struct error error = {0};
     *stage = (struct stage){.count = count};
     assert_true(count <= NODES_MAX);
@@ -380,7 +431,11 @@ void stage_set(struct stage *stage, int count, const char *directory) {
         .clock = clock_real()};
     assert_true(is_ok(session_store_open(&stage->store, &store, &error)));
     assert_true(is_ok(loop_create(&stage->loop, &error)));
-    stage->engine = crowd_engine_create(stage->loop, stage->model.tokenizer);
+    if (sequences == 0) {
+        stage->engine = crowd_engine_create(stage->loop, stage->model.tokenizer);
+    } else {
+        open_real(stage, sequences);
+    }
     assert_int_equal(pthread_mutex_init(&stage->lock, NULL), 0);
     assert_int_equal(pthread_cond_init(&stage->changed, NULL), 0);
     stage->nodes = calloc((size_t)count + 1, sizeof *stage->nodes);
@@ -391,10 +446,22 @@ void stage_set(struct stage *stage, int count, const char *directory) {
     root_make(stage);
 }
 
+void stage_set(struct stage *stage, int count, const char *directory) {
+    set(stage, count, directory, 0);
+}
+
+void stage_set_real(struct stage *stage, int count, int32_t sequences) {
+    set(stage, count, NULL, sequences);
+}
+
 void stage_clear(struct stage *stage) {
     session_tree_destroy(stage->tree);
     swarm_root_destroy(stage->root);
-    crowd_engine_destroy(stage->engine);
+    if (stage->real != NULL) {
+        engine_close(stage->real);
+    } else {
+        crowd_engine_destroy(stage->engine);
+    }
     loop_destroy(stage->loop); /* which asserts that no handle is left */
     for (int i = 0; i < stage->count; i++) {
         run_channel_destroy(stage->nodes[i].channel);

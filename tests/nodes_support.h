@@ -70,6 +70,7 @@ struct stage {
     struct session_store *store;
     struct loop *loop;
     struct crowd_engine *engine;
+    struct engine *real; /* takes its place; null: none */
     struct swarm_root_options root_options;
     struct swarm_root *root;
     struct node *nodes; /* [count] */
@@ -86,8 +87,10 @@ struct stage {
     struct session_tree *tree; /* of stage_load */
 };
 
-/* `directory` null: one is made, and removed at the end. */
+/* `directory` null: one is made; removed at the end. */
 void stage_set(struct stage *stage, int count, const char *directory);
+/* With an engine that runs the bundled model, of so many sequences. */
+void stage_set_real(struct stage *stage, int count, int32_t sequences);
 void stage_clear(struct stage *stage);
 /* Opens the root, starts what `opened` starts, ends the swarm when no node is live, and loads the record. */
 void stage_play(struct stage *stage, void (*opened)(struct stage *stage));
@@ -104,6 +107,7 @@ void node_answer(struct node *node);
 void node_deliver(struct node *node, int64_t mail, const char *text);
 
 /* In the loaded record. */
+const struct session_run *turn_run(const struct session_turn *turn, enum session_run_kind kind);
 const struct session_agent *node_record(const struct node *node);
 int64_t node_now_ms(void);
 

@@ -7,16 +7,6 @@
 
 /* ---- what they share ------------------------------------------------------------------------ */
 
-static const struct session_run *
-run_of(const struct session_turn *turn, enum session_run_kind kind) {
-    for (size_t i = 0; i < turn->run_count; i++) {
-        if (turn->runs[i].kind == kind) {
-            return &turn->runs[i];
-        }
-    }
-    return NULL;
-}
-
 static void check_root(const struct stage *stage, const char *outcome) {
     const struct session_tree *tree = stage->tree;
     const struct session_agent *root = &tree->agents[0];
@@ -49,7 +39,7 @@ static void check_whole(const struct node *node) {
     const struct session_turn *first = &agent->turns[0];
     assert_int_equal(first->message_count, 3); /* the task, the model's, the call's */
     assert_true(view_equals_text(first->messages[0].text, "Do it."));
-    const struct session_run *prompt = run_of(first, SESSION_RUN_PROMPT);
+    const struct session_run *prompt = turn_run(first, SESSION_RUN_PROMPT);
     assert_int_equal(prompt->position, shared);
     assert_int_equal(first->end.cache.reused_tokens, shared);
     assert_int_equal(first->end.cache.evaluated_tokens, prompt->count);
@@ -72,7 +62,7 @@ static void check_appended(const struct node *node) {
     const struct session_agent *agent = node_record(node);
     int64_t appended = 0;
     for (size_t i = 0; i < agent->turn_count; i++) {
-        appended += (int64_t)run_of(&agent->turns[i], SESSION_RUN_PROMPT)->count;
+        appended += (int64_t)turn_run(&agent->turns[i], SESSION_RUN_PROMPT)->count;
     }
     assert_int_equal(crowd_engine_appended(node->stage->engine, node->sequence), appended);
 }
@@ -90,11 +80,9 @@ static void nodes_go_on_behind_one_prefix_in_one_session(void **state) {
             check_whole(&stage.nodes[k]);
             check_appended(&stage.nodes[k]);
         }
-        struct run_prefix prefix;
         assert_int_equal(
             swarm_root_facts(stage.root)->evaluated, stage.tree->agents[0].turns[0].runs[0].count
         );
-        (void)prefix;
         stage_clear(&stage);
     }
 }
@@ -135,7 +123,7 @@ static void children_go_on_in_the_context_of_an_open_call(void **state) {
     check_root(&stage, "unverified");
     check_whole(&stage.nodes[0]);
     const struct session_agent *parent = node_record(&stage.nodes[0]);
-    const struct session_run *written = run_of(&parent->turns[0], SESSION_RUN_OUTPUT);
+    const struct session_run *written = turn_run(&parent->turns[0], SESSION_RUN_OUTPUT);
     for (int i = 1; i < stage.count; i++) {
         const struct session_agent *child = node_record(&stage.nodes[i]);
         assert_string_equal(child->parent.text, parent->id.text);
@@ -145,7 +133,7 @@ static void children_go_on_in_the_context_of_an_open_call(void **state) {
         assert_true(view_equals_text(answer->role, "tool"));
         assert_true(view_equals_text(answer->text, "You are a child."));
         assert_int_equal(
-            run_of(&child->turns[0], SESSION_RUN_PROMPT)->position,
+            turn_run(&child->turns[0], SESSION_RUN_PROMPT)->position,
             written->position + (int64_t)written->count
         );
         assert_int_equal(
@@ -521,10 +509,10 @@ static void check_any(const struct stage *stage) {
         assert_int_equal(agent->node->end.tokens, node->end.tokens);
         int64_t position = -1;
         for (size_t k = 0; k < agent->turn_count; k++) {
-            const struct session_run *prompt = run_of(&agent->turns[k], SESSION_RUN_PROMPT);
+            const struct session_run *prompt = turn_run(&agent->turns[k], SESSION_RUN_PROMPT);
             assert_true(agent->turns[k].is_finished);
             assert_true(position < 0 || prompt->position <= position);
-            const struct session_run *output = run_of(&agent->turns[k], SESSION_RUN_OUTPUT);
+            const struct session_run *output = turn_run(&agent->turns[k], SESSION_RUN_OUTPUT);
             position = prompt->position + (int64_t)(output != NULL ? prompt->count : 0) +
                        (int64_t)(output != NULL ? output->count : 0);
         }

@@ -3,13 +3,12 @@
 #include "nodes_support.h"
 
 static const struct session_mail *mail_of(const struct stage *stage, int64_t number) {
+    const struct session_mail *mail = NULL;
     for (size_t i = 0; i < stage->tree->mail_count; i++) {
-        if (stage->tree->mail[i].number == number) {
-            return &stage->tree->mail[i];
-        }
+        mail = stage->tree->mail[i].number == number ? &stage->tree->mail[i] : mail;
     }
-    fail_msg("there is no mail %lld", (long long)number);
-    return NULL;
+    ASSERT(mail != NULL);
+    return mail;
 }
 
 /* How many messages of an agent, and which turn, hold the text. */
