@@ -10,7 +10,7 @@
 #include <time.h>
 
 #define OTHERS_MAX     4
-#define SEQUENCES_MAX  8
+#define SEQUENCES_MAX  72
 #define TURNS_MAX      4096
 #define EVENTS_MAX     4096
 #define CONTEXT_TOKENS 16384 /* when the script does not say */
@@ -20,7 +20,8 @@
 struct scripted_turn {
     struct token_list ids;
     int64_t wait_ms, delay_us;
-    bool repeats, is_fork, fails;
+    bool repeats, is_fork, fails, is_taken;
+    int64_t agent; /* the number of the fork that it is for; 0: any */
     struct buffer failure;
     enum finish_reason reason;
 };
@@ -28,6 +29,7 @@ struct scripted_turn {
 struct scripted_sequence {
     uint64_t id; /* 0: free */
     bool is_fork;
+    int64_t agent; /* number among the forks of sequences that are none, from 1 */
     struct token_list ids;
     bool is_cancelled, is_asked;
     int32_t tokens_max;
@@ -46,6 +48,8 @@ struct scripted_engine {
     int open_count;              /* engines that a run holds: they share what is played */
     struct scripted_turn *turns; /* [turn_count], and one more: the last text */
     size_t turn_count, turn_next, fork_next;
+    bool has_agents; /* turns that are for one fork each */
+    int64_t agent_last;
     int64_t delay_us, context_max;
     void (*wake)(void *context);
     void *wake_context;
@@ -150,6 +154,8 @@ static result parse_turn(
     out->delay_us = number_of(turn, "delay_us", engine->delay_us);
     out->repeats = flag_of(turn, "repeat");
     out->is_fork = flag_of(turn, "fork");
+    out->agent = number_of(turn, "agent", 0);
+    engine->has_agents |= out->agent > 0;
     struct view failure = text_of(turn, "fail");
     out->fails = failure.length > 0;
     buffer_init(&out->failure, 4096);
@@ -198,9 +204,19 @@ static result parse_turns(struct scripted_engine *engine, struct error *error) {
     );
 }
 
-static const struct scripted_turn *take_turn(struct scripted_engine *engine, bool is_fork) {
+static const struct scripted_turn *
+take_turn(struct scripted_engine *engine, const struct scripted_sequence *sequence) {
+    bool is_fork = sequence->is_fork;
     size_t *next = is_fork ? &engine->fork_next : &engine->turn_next;
-    while (*next < engine->turn_count && engine->turns[*next].is_fork != is_fork) {
+    for (size_t i = 0; engine->has_agents && is_fork && i < engine->turn_count; i++) {
+        struct scripted_turn *turn = &engine->turns[i];
+        if (turn->agent == sequence->agent && !turn->is_taken) {
+            turn->is_taken = true;
+            return turn;
+        }
+    }
+    while (*next < engine->turn_count &&
+           (engine->turns[*next].is_fork != is_fork || engine->turns[*next].agent > 0)) {
         (*next)++;
     }
     size_t taken = *next < engine->turn_count ? (*next)++ : engine->turn_count;
@@ -314,7 +330,7 @@ static void generate_one(struct scripted_engine *engine, struct scripted_sequenc
     /* A request for no tokens evaluates a prompt and plays nothing. */
     const struct scripted_turn *turn = sequence->tokens_max == 0
                                            ? &engine->turns[engine->turn_count]
-                                           : take_turn(engine, sequence->is_fork);
+                                           : take_turn(engine, sequence);
     int32_t prompt = (int32_t)sequence->ids.count;
     int32_t added = prompt - sequence->prompt_from;
     struct engine_event event = {.type = ENGINE_PROGRESS, .sequence = sequence->id};
@@ -499,6 +515,7 @@ static result port_fork(void *context, uint64_t parent, uint64_t *out, struct er
     uint64_t id = made != NULL ? made->id : 0;
     if (made != NULL) {
         made->is_fork = true;
+        made->agent = from->is_fork ? from->agent : ++engine->agent_last;
         ASSERT(is_ok(token_list_append_all(&made->ids, from->ids.ids, from->ids.count, NULL)));
     }
     (void)pthread_mutex_unlock(&engine->lock);

@@ -12,6 +12,7 @@
  *     "end"               "end" (default), "length", "context", "stop", "loop", "thinking", "open_call"
  *     "fail"              a message: the generation fails with it after what it writes
  *     "fork": true        this turn is for a fork, and other generations pass over it
+ *     "agent": N          this turn is for the Nth fork of what is no fork itself (of a swarm's root), from 1
  *
  * Generations take the turns in order; behind the last one each writes SCRIPTED_LAST_TEXT. It holds
  * the token ids of each sequence, forks included, and can write every context before it is
