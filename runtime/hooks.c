@@ -117,11 +117,15 @@ static bool is_below(const char *path, const char *directory) {
     return strncmp(path, directory, length) == 0 && path[length] == '/';
 }
 
+static const char *origin_of(const struct hooks *hooks) {
+    return hooks->origin != NULL ? hooks->origin : hooks->policy->workspace;
+}
+
 /* Of the workspace: opened below it, so that no link leads elsewhere. */
 static bool find_in_project(struct running *running) {
     CLEANUP(beneath_cleanup) struct beneath *root = NULL;
     const char *workspace = running->hooks->policy->workspace;
-    const char *below = running->hook->command + strlen(workspace) + 1;
+    const char *below = running->hook->command + strlen(origin_of(running->hooks)) + 1;
     struct beneath_info info;
     struct error why = {0};
     result found = beneath_open(workspace, &root, &why);
@@ -176,7 +180,7 @@ static bool find_executable(struct running *running) {
         say(running, "its path is too long");
         return false;
     }
-    if (is_below(command, running->hooks->policy->workspace)) {
+    if (is_below(command, origin_of(running->hooks))) {
         return find_in_project(running);
     }
     return find_on_host(running, is_below(command, "/usr") || is_below(command, "/bin"));

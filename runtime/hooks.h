@@ -28,6 +28,9 @@ struct hooks {
     /* Of the session's commands: workspace, limits and protected paths, among which should be .hearth.
      * Time, output, network and further paths are the hooks' own. */
     const struct sandbox_policy *policy;
+    /* The directory that the configuration was read in, where the workspace is a copy of it: the copy's hooks are
+     * run. Null: they are the same. */
+    const char *origin;
 };
 
 /* What happens; all of it is borrowed, and may be empty. */

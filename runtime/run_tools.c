@@ -280,7 +280,7 @@ run_tools_open(struct run_host *host, const struct run_settings *settings, struc
     const struct permission_options permission = run_tools_permission_options(settings);
     TRY(permission_create(&host->permission, &permission, error));
     TRY(tool_context_create(&host->tools, &options, error));
-    host->hooks = (struct hooks){settings->config, host->sandbox, &host->policy};
+    host->hooks = (struct hooks){settings->config, host->sandbox, &host->policy, NULL};
     say_hooks(host);
     TRY(tool_declarations_make(
         host->tools, settings->dialect, settings->declared_tools, &host->declarations, error

@@ -8,41 +8,9 @@
 
 #include <time.h>
 
-#include "tree_files.h"
-#include "workspace_internal.h"
+#include "workspace_merge_internal.h"
 
 #define CHANGES_MAX ((size_t)1000000) /* of one side */
-
-/* A file in a tree; mode 0: it is not there. */
-struct state {
-    git_oid id;
-    uint16_t mode;
-};
-
-/* What one side did to a path, which is borrowed from the difference. */
-struct change {
-    const char *path;
-    struct state before, after;
-};
-
-struct side {
-    git_tree *tree;
-    git_diff *diff;
-    struct change *changes; /* sorted by path */
-    size_t count;
-};
-
-struct merging {
-    struct workspace *workspace;
-    struct side ours, theirs;
-    struct change *takes; /* [theirs.count] what is to be done to ours, sorted */
-    size_t take_count;
-    size_t joined;
-    struct workspace_conflict *conflicts; /* paths are owned */
-    size_t conflict_count, conflict_capacity;
-    struct buffer text;
-    bool text_truncated;
-};
 
 static void commit_cleanup(git_commit **commit) {
     git_commit_free(*commit);
@@ -52,11 +20,7 @@ static void signature_cleanup(git_signature **signature) {
     git_signature_free(*signature);
 }
 
-static void index_cleanup(git_index **index) {
-    git_index_free(*index);
-}
-
-static void side_deinit(struct side *side) {
+static void side_deinit(struct merge_side *side) {
     free(side->changes);
     git_diff_free(side->diff);
     git_tree_free(side->tree);
@@ -65,6 +29,8 @@ static void side_deinit(struct side *side) {
 static void conflict_deinit(const struct workspace_conflict *conflict) {
     void *path = NULL;
     memcpy(&path, &conflict->path, sizeof path); // ours to free, const to others
+    free(path);
+    memcpy(&path, &conflict->theirs, sizeof path);
     free(path);
 }
 
@@ -80,6 +46,7 @@ static void merging_deinit(struct merging *merging) {
     side_deinit(&merging->theirs);
     free(merging->takes);
     conflicts_deinit(merging->conflicts, merging->conflict_count);
+    free(merging->clashes);
     buffer_deinit(&merging->text);
 }
 
@@ -105,13 +72,14 @@ const char *workspace_conflict_text(enum workspace_conflict_kind kind) {
 /* ---- changes of a side ---------------------------------------------------------------------- */
 
 static int by_path(const void *left, const void *right) {
-    const struct change *a = left;
-    const struct change *b = right;
+    const struct merge_change *a = left;
+    const struct merge_change *b = right;
     return strcmp(a->path, b->path);
 }
 
-static result
-read_side(struct workspace *workspace, git_tree *base, struct side *side, struct error *error) {
+static result read_side(
+    struct workspace *workspace, git_tree *base, struct merge_side *side, struct error *error
+) {
     TRY(workspace_compare_trees(workspace, base, side->tree, &side->diff, error));
     size_t count = git_diff_num_deltas(side->diff);
     if (count > CHANGES_MAX) {
@@ -125,7 +93,7 @@ read_side(struct workspace *workspace, git_tree *base, struct side *side, struct
         const git_diff_delta *delta = git_diff_get_delta(side->diff, i);
         bool is_new = delta->status == GIT_DELTA_ADDED;
         bool is_gone = delta->status == GIT_DELTA_DELETED;
-        side->changes[i] = (struct change){
+        side->changes[i] = (struct merge_change){
             .path = is_new ? delta->new_file.path : delta->old_file.path,
             .before = {delta->old_file.id, is_new ? 0 : delta->old_file.mode},
             .after = {delta->new_file.id, is_gone ? 0 : delta->new_file.mode},
@@ -136,12 +104,12 @@ read_side(struct workspace *workspace, git_tree *base, struct side *side, struct
     return OK;
 }
 
-static bool is_same(const struct state *a, const struct state *b) {
+static bool is_same(const struct merge_state *a, const struct merge_state *b) {
     return a->mode == b->mode && (a->mode == 0 || git_oid_equal(&a->id, &b->id));
 }
 
 /* First change of a side whose path is not before `path`. */
-static size_t lower_bound(const struct side *side, const char *path) {
+static size_t lower_bound(const struct merge_side *side, const char *path) {
     size_t from = 0;
     size_t until = side->count;
     while (from < until) {
@@ -157,35 +125,68 @@ static size_t lower_bound(const struct side *side, const char *path) {
 
 /* ---- one path ------------------------------------------------------------------------------- */
 
+static result
+grow(void **items, size_t count, size_t *capacity, size_t bytes, struct error *error) {
+    if (count < *capacity) {
+        return OK;
+    }
+    size_t wanted = *capacity == 0 ? 16 : 2 * *capacity;
+    void *grown = realloc(*items, wanted * bytes);
+    if (grown == NULL) {
+        FAIL(error, MEMORY, "no memory for %zu conflicts", wanted);
+    }
+    *items = grown;
+    *capacity = wanted;
+    return OK;
+}
+
 static result add_conflict(
     struct merging *merging,
     const char *path,
     enum workspace_conflict_kind kind,
     struct error *error
 ) {
-    if (merging->conflict_count == merging->conflict_capacity) {
-        size_t capacity = merging->conflict_capacity == 0 ? 16 : 2 * merging->conflict_capacity;
-        void *grown = realloc(merging->conflicts, capacity * sizeof *merging->conflicts);
-        if (grown == NULL) {
-            FAIL(error, MEMORY, "no memory for %zu conflicts", capacity);
-        }
-        merging->conflicts = grown;
-        merging->conflict_capacity = capacity;
-    }
+    void *items = merging->conflicts;
+    TRY(grow(
+        &items,
+        merging->conflict_count,
+        &merging->conflict_capacity,
+        sizeof *merging->conflicts,
+        error
+    ));
+    merging->conflicts = items;
     char *copy = strdup(path);
     if (copy == NULL) {
         FAIL(error, MEMORY, "no memory for a path");
     }
-    merging->conflicts[merging->conflict_count++] = (struct workspace_conflict){copy, kind};
+    merging->conflicts[merging->conflict_count++] =
+        (struct workspace_conflict){.path = copy, .kind = kind};
     return OK;
 }
 
-static void take(struct merging *merging, const struct change *change) {
+/* A conflict of two changes of one path. */
+static result add_clash(
+    struct merging *merging,
+    const struct merge_change *ours,
+    const struct merge_change *theirs,
+    enum workspace_conflict_kind kind,
+    struct error *error
+) {
+    void *items = merging->clashes;
+    TRY(grow(
+        &items, merging->clash_count, &merging->clash_capacity, sizeof *merging->clashes, error
+    ));
+    merging->clashes = items;
+    merging->clashes[merging->clash_count++] = (struct merge_clash){ours, theirs, kind};
+    return add_conflict(merging, ours->path, kind, error);
+}
+
+static void take(struct merging *merging, const struct merge_change *change) {
     ASSERT(merging->take_count < merging->theirs.count);
     merging->takes[merging->take_count++] = *change;
 }
 
-static bool is_text(git_blob *blob) {
+bool merge_is_text(git_blob *blob) {
     size_t bytes = (size_t)git_blob_rawsize(blob);
     const char *content = git_blob_rawcontent(blob);
     size_t lines = 0;
@@ -205,9 +206,26 @@ static git_merge_file_input input_of(git_blob *blob) {
     git_merge_file_input input;
     int status = git_merge_file_input_init(&input, GIT_MERGE_FILE_INPUT_VERSION);
     ASSERT(status == 0);
-    input.ptr = git_blob_rawcontent(blob);
-    input.size = (size_t)git_blob_rawsize(blob);
+    input.ptr = blob != NULL ? git_blob_rawcontent(blob) : "";
+    input.size = blob != NULL ? (size_t)git_blob_rawsize(blob) : 0;
     return input;
+}
+
+result merge_lines(git_blob *const blobs[3], git_merge_file_result *out, struct error *error) {
+    git_merge_file_options options;
+    TRY_GIT(
+        git_merge_file_options_init(&options, GIT_MERGE_FILE_OPTIONS_VERSION), "libgit2 options"
+    );
+    options.ancestor_label = "base";
+    options.our_label = MERGE_LABEL_OURS;
+    options.their_label = MERGE_LABEL_THEIRS;
+    options.flags = GIT_MERGE_FILE_STYLE_DIFF3;
+    git_merge_file_input inputs[3];
+    for (size_t i = 0; i < COUNT_OF(inputs); i++) {
+        inputs[i] = input_of(blobs[i]);
+    }
+    TRY_GIT(git_merge_file(out, &inputs[0], &inputs[1], &inputs[2], &options), "merging a file");
+    return OK;
 }
 
 /* A file with markers, for whoever resolves it. */
@@ -226,8 +244,8 @@ note_text(struct merging *merging, const char *path, struct view marked, struct 
     return OK;
 }
 
-/* Merges the lines of three texts; *clean false: they conflict. */
-static result merge_lines(
+/* Merges the lines of three texts and stores them; *clean false: they conflict. */
+static result join_lines(
     struct merging *merging,
     const char *path,
     git_blob *const blobs[3],
@@ -235,22 +253,8 @@ static result merge_lines(
     git_oid *out,
     struct error *error
 ) {
-    git_merge_file_options options;
-    TRY_GIT(
-        git_merge_file_options_init(&options, GIT_MERGE_FILE_OPTIONS_VERSION), "libgit2 options"
-    );
-    options.ancestor_label = "base";
-    options.our_label = "ours";
-    options.their_label = "theirs";
-    options.flags = GIT_MERGE_FILE_STYLE_DIFF3;
-    git_merge_file_input inputs[3];
-    for (size_t i = 0; i < COUNT_OF(inputs); i++) {
-        inputs[i] = input_of(blobs[i]);
-    }
     git_merge_file_result merged = {.automergeable = 0};
-    TRY_GIT(
-        git_merge_file(&merged, &inputs[0], &inputs[1], &inputs[2], &options), "merging a file"
-    );
+    TRY(merge_lines(blobs, &merged, error));
     *clean = merged.automergeable != 0;
     result done = OK;
     if (*clean) {
@@ -268,8 +272,8 @@ static result merge_lines(
 /* Both changed the content of a regular file. */
 static result merge_content(
     struct merging *merging,
-    const struct change *ours,
-    const struct change *theirs,
+    const struct merge_change *ours,
+    const struct merge_change *theirs,
     uint16_t mode,
     struct error *error
 ) {
@@ -280,54 +284,58 @@ static result merge_content(
     TRY_GIT(git_blob_lookup(&base, repository, &ours->before.id), "reading a stored file");
     TRY_GIT(git_blob_lookup(&our, repository, &ours->after.id), "reading a stored file");
     TRY_GIT(git_blob_lookup(&their, repository, &theirs->after.id), "reading a stored file");
-    if (!is_text(base) || !is_text(our) || !is_text(their)) {
-        return add_conflict(merging, ours->path, WORKSPACE_CONFLICT_WHOLE, error);
+    if (!merge_is_text(base) || !merge_is_text(our) || !merge_is_text(their)) {
+        return add_clash(merging, ours, theirs, WORKSPACE_CONFLICT_WHOLE, error);
     }
     git_blob *const blobs[] = {base, our, their};
-    struct change merged = *theirs;
+    struct merge_change merged = *theirs;
     merged.after.mode = mode;
     bool clean = false;
-    TRY(merge_lines(merging, ours->path, blobs, &clean, &merged.after.id, error));
+    TRY(join_lines(merging, ours->path, blobs, &clean, &merged.after.id, error));
     if (!clean) {
-        return add_conflict(merging, ours->path, WORKSPACE_CONFLICT_LINES, error);
+        return add_clash(merging, ours, theirs, WORKSPACE_CONFLICT_LINES, error);
     }
     merging->joined += 1;
     take(merging, &merged);
     return OK;
 }
 
-static bool is_link(const struct state *state) {
+/* Modes and contents are each merged alone; a mode has two values, so two changes agree. */
+uint16_t merge_mode(const struct merge_change *ours, const struct merge_change *theirs) {
+    return ours->after.mode == ours->before.mode ? theirs->after.mode : ours->after.mode;
+}
+
+static bool is_link(const struct merge_state *state) {
     return state->mode == GIT_FILEMODE_LINK;
 }
 
 /* Both changed the path, and not to the same. */
 static result merge_path(
     struct merging *merging,
-    const struct change *ours,
-    const struct change *theirs,
+    const struct merge_change *ours,
+    const struct merge_change *theirs,
     struct error *error
 ) {
     if (ours->after.mode == 0 || theirs->after.mode == 0) {
-        return add_conflict(merging, ours->path, WORKSPACE_CONFLICT_DELETED, error);
+        return add_clash(merging, ours, theirs, WORKSPACE_CONFLICT_DELETED, error);
     }
     if (ours->before.mode == 0) {
-        return add_conflict(merging, ours->path, WORKSPACE_CONFLICT_ADDED, error);
+        return add_clash(merging, ours, theirs, WORKSPACE_CONFLICT_ADDED, error);
     }
     if (is_link(&ours->after) != is_link(&theirs->after)) {
-        return add_conflict(merging, ours->path, WORKSPACE_CONFLICT_TYPE, error);
+        return add_clash(merging, ours, theirs, WORKSPACE_CONFLICT_TYPE, error);
     }
     if (is_link(&ours->after) || is_link(&ours->before)) {
-        return add_conflict(merging, ours->path, WORKSPACE_CONFLICT_WHOLE, error);
+        return add_clash(merging, ours, theirs, WORKSPACE_CONFLICT_WHOLE, error);
     }
-    // Modes and contents are each merged alone; a mode has two values, so two changes agree.
-    uint16_t mode = ours->after.mode == ours->before.mode ? theirs->after.mode : ours->after.mode;
+    uint16_t mode = merge_mode(ours, theirs);
     bool same_content = git_oid_equal(&ours->after.id, &theirs->after.id) != 0;
     bool kept_by_ours = git_oid_equal(&ours->after.id, &ours->before.id) != 0;
     bool kept_by_theirs = git_oid_equal(&theirs->after.id, &theirs->before.id) != 0;
     if (!same_content && !kept_by_ours && !kept_by_theirs) {
         return merge_content(merging, ours, theirs, mode, error);
     }
-    struct change merged = *theirs;
+    struct merge_change merged = *theirs;
     merged.after.mode = mode;
     merged.after.id = kept_by_ours ? theirs->after.id : ours->after.id;
     take(merging, &merged);
@@ -336,7 +344,7 @@ static result merge_path(
 
 /* ---- files against directories --------------------------------------------------------------- */
 
-static bool is_added(const struct change *change) {
+bool merge_is_added(const struct merge_change *change) {
     return change->before.mode == 0 && change->after.mode != 0;
 }
 
@@ -355,8 +363,9 @@ static result check_parents(struct merging *merging, const char *path, struct er
         }
         prefix[i] = '\0';
         size_t at = lower_bound(&merging->ours, prefix);
-        const struct change *change = &merging->ours.changes[at];
-        if (at < merging->ours.count && strcmp(change->path, prefix) == 0 && is_added(change)) {
+        const struct merge_change *change = &merging->ours.changes[at];
+        if (at < merging->ours.count && strcmp(change->path, prefix) == 0 &&
+            merge_is_added(change)) {
             return add_conflict(merging, prefix, WORKSPACE_CONFLICT_DIRECTORY, error);
         }
         prefix[i] = '/';
@@ -374,8 +383,8 @@ static result check_children(struct merging *merging, const char *path, struct e
          at < merging->ours.count &&
          strncmp(merging->ours.changes[at].path, prefix, (size_t)length) == 0;
          at++) {
-        const struct change *change = &merging->ours.changes[at];
-        if (is_added(change)) {
+        const struct merge_change *change = &merging->ours.changes[at];
+        if (merge_is_added(change)) {
             return add_conflict(merging, path, WORKSPACE_CONFLICT_DIRECTORY, error);
         }
     }
@@ -385,10 +394,10 @@ static result check_children(struct merging *merging, const char *path, struct e
 /* ---- all ------------------------------------------------------------------------------------ */
 
 static result join_changes(struct merging *merging, struct error *error) {
-    const struct side *ours = &merging->ours;
-    const struct side *theirs = &merging->theirs;
+    const struct merge_side *ours = &merging->ours;
+    const struct merge_side *theirs = &merging->theirs;
     for (size_t i = 0, k = 0; k < theirs->count; k++) {
-        const struct change *change = &theirs->changes[k];
+        const struct merge_change *change = &theirs->changes[k];
         TRY(workspace_check_time(merging->workspace, error));
         while (i < ours->count && strcmp(ours->changes[i].path, change->path) < 0) {
             i++; // only ours changed it, and has it already
@@ -400,7 +409,7 @@ static result join_changes(struct merging *merging, struct error *error) {
             continue;
         }
         take(merging, change);
-        if (is_added(change)) {
+        if (merge_is_added(change)) {
             TRY(check_parents(merging, change->path, error));
             TRY(check_children(merging, change->path, error));
         }
@@ -440,14 +449,14 @@ static result write_tree(struct merging *merging, git_oid *out, struct error *er
     TRY_GIT(git_index_read_tree(index, merging->ours.tree), "merging");
     size_t expected = git_index_entrycount(index);
     for (size_t i = 0; i < merging->take_count; i++) {
-        const struct change *change = &merging->takes[i];
+        const struct merge_change *change = &merging->takes[i];
         if (change->after.mode == 0) {
             TRY_GIT(git_index_remove(index, change->path, 0), "merging");
             expected -= 1;
         }
     }
     for (size_t i = 0; i < merging->take_count; i++) {
-        const struct change *change = &merging->takes[i];
+        const struct merge_change *change = &merging->takes[i];
         if (change->after.mode != 0) {
             const git_index_entry entry = {
                 .mode = change->after.mode, .id = change->after.id, .path = change->path};
@@ -463,7 +472,7 @@ static result write_tree(struct merging *merging, git_oid *out, struct error *er
     return OK;
 }
 
-static result write_commit(
+result merge_write_commit(
     struct merging *merging,
     const struct workspace_merge_options *options,
     const git_oid *tree_id,
@@ -517,7 +526,7 @@ static result merge_all(
     merge->joined = merging->joined;
     merge->taken = merging->take_count - merging->joined;
     if (merging->conflict_count > 0) {
-        return OK;
+        return options->has_marks ? merge_mark(merging, options, merge->marked, error) : OK;
     }
     git_oid tree;
     git_oid commit;
@@ -527,7 +536,7 @@ static result merge_all(
     } else if (git_oid_equal(&tree, git_tree_id(merging->theirs.tree))) {
         memcpy(merge->commit, options->theirs, sizeof merge->commit);
     } else {
-        TRY(write_commit(merging, options, &tree, &commit, error));
+        TRY(merge_write_commit(merging, options, &tree, &commit, error));
         TRY(workspace_keep(workspace, &commit, error));
         (void)git_oid_tostr(merge->commit, sizeof merge->commit, &commit);
     }

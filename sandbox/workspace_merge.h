@@ -37,10 +37,17 @@ const char *workspace_conflict_text(enum workspace_conflict_kind kind); /* a sho
 struct workspace_conflict {
     const char *path;
     enum workspace_conflict_kind kind;
+    /* With has_marks: where the marked tree has theirs, beside ours. Null: it has both in one file, with
+     * markers, or there is one alone. */
+    const char *theirs;
 };
 
 struct workspace_merge {
-    char commit[WORKSPACE_COMMIT_BYTES];  /* "" when there is a conflict */
+    char commit[WORKSPACE_COMMIT_BYTES]; /* "" when there is a conflict */
+    /* With has_marks and a conflict, else "": all that could be merged, and of the rest both sides: lines
+     * between "<<<<<<< ours", "||||||| base", "=======" and ">>>>>>> theirs", or theirs beside ours, or what one
+     * changed and the other deleted. Kept as `commit` is. */
+    char marked[WORKSPACE_COMMIT_BYTES];
     size_t taken;                         /* files that come from theirs as they are, or go */
     size_t joined;                        /* files that both changed, merged by lines */
     struct workspace_conflict *conflicts; /* sorted by path */
@@ -55,9 +62,10 @@ struct workspace_merge_options {
     const char *ours;      /* of the workspace that is to receive the merge */
     const char *theirs;    /* see workspace_import */
     size_t text_bytes_max; /* 0: no text */
+    bool has_marks;        /* somebody is to resolve the conflicts */
 };
 
-/* Merges what became of `base` in `theirs` into `ours`. Conflicts are no error; then nothing is
+/* Merges what became of `base` in `theirs` into `ours`. Conflicts are no error; then nothing but `marked` is
  * stored. Where one side has all that the other has, the commit is that side's.
  * Expected errors: NOT_FOUND (no such snapshot), LIMIT (too many changes, or the store is in use), TIMEOUT
  * (workspace_limit_time), IO. */
@@ -68,6 +76,16 @@ MUST_CHECK result workspace_merge(
     struct error *error
 );
 void workspace_merge_deinit(struct workspace_merge *merge); /* for CLEANUP */
+
+/* Appends the conflicts of a merge with marks that are as they were in snapshot `commit`: a file that still has
+ * the markers, theirs still beside ours; paths, one a line. Expected errors: NOT_FOUND (no such snapshot), MEMORY. */
+MUST_CHECK result workspace_merge_unresolved(
+    struct workspace *workspace,
+    const struct workspace_merge *merge,
+    const char *commit,
+    struct buffer *out,
+    struct error *error
+);
 
 /* Makes the tree what it is in `to` (of a merge), if it still is what it is in `from` (the merge's
  * ours); otherwise names what differs and changes nothing. Each file is replaced whole; where the

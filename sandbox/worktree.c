@@ -368,6 +368,17 @@ static result copy_visited(void *context, const struct worktree_entry *entry, st
     return worktree_note_made(creation, entry->path, NULL, &about, error);
 }
 
+/* Commands cannot write there. */
+static result write_scratch(git_repository *copy, struct error *error) {
+    char path[WORKTREE_PATH_BYTES];
+    TRY(worktree_join(path, git_repository_path(copy), WORKTREE_SCRATCH_NAME, error));
+    CLEANUP(fd_cleanup) int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        FAIL_FOREIGN(error, IO, errno, "'%.300s': %s", path, strerror(errno));
+    }
+    return OK;
+}
+
 static result write_references(git_repository *copy, struct error *error) {
     char path[WORKTREE_PATH_BYTES];
     CLEANUP(buffer_deinit) struct buffer text;
@@ -472,6 +483,7 @@ create_parts(struct worktree_creation *creation, bool has_git, int *lease, struc
                 : create_without_repository(creation, copy, error));
     TRY_GIT(git_index_write(files), "writing the list of files");
     TRY(write_references(copy, error));
+    TRY(creation->options->is_scratch ? write_scratch(copy, error) : OK);
     if (creation->options->own_snapshots != NULL) {
         TRY(worktree_seed_store(creation, error));
     }

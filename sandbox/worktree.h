@@ -6,7 +6,8 @@
  * configuration, remotes, hooks and stashes do not; nor do `.git`s further below.
  *
  * A copy is kept while anybody works in it (a lease) or anything in it differs from how it was made and
- * is not in a snapshot; the functions that remove one refuse otherwise.
+ * is not in a snapshot; the functions that remove one refuse otherwise. A scratch copy is made to be
+ * thrown away, with whatever was changed in it.
  * Thread: any; calls block on the disk, so use a worker.
  */
 #ifndef HEARTH_SANDBOX_WORKTREE_H
@@ -25,6 +26,7 @@ struct worktree_options {
         *directory; /* absolute path of the copy: missing, its parent there, outside of source */
     const char *branch; /* made at the source's HEAD and checked out; null: HEAD is detached */
     bool with_ignored;
+    bool is_scratch;
     /* Null: the files as they are now. Else as they are in snapshot `commit` of the source's store
      * `snapshots` (workspace.h); commands may run in the source, unless ignored files are to come along.
      * Files that no snapshot holds come from the source, if they are tracked or with_ignored. */
@@ -74,6 +76,14 @@ MUST_CHECK result worktree_remove_saved(
     const char *directory, const char *snapshots, const char *commit, struct error *error
 );
 
+/* Removes a scratch copy, whatever is in it. Expected errors: NOT_FOUND (no copy of ours), INVALID_INPUT (no
+ * scratch copy), LIMIT (somebody works there), IO. */
+MUST_CHECK result worktree_discard(const char *directory, struct error *error);
+
+/* Removes a store of snapshots (workspace.h) with all that is in it: that of a copy which is gone. Nobody may have
+ * it open. Expected errors: NOT_FOUND (no store), LIMIT (in use), IO. */
+MUST_CHECK result worktree_remove_store(const char *store, struct error *error);
+
 struct worktree_swept {
     size_t removed;
     size_t in_use;
@@ -82,8 +92,8 @@ struct worktree_swept {
 };
 
 /* Looks at all copies in a directory that is for copies alone: those that nobody works in (a lease ends
- * with its process) and in which nothing was changed are removed, and so is what was left half made or half
- * removed. Whatever is no copy is left alone. No such directory: nothing to do. A trial removes nothing and
+ * with its process) and in which nothing was changed are removed, and scratch copies, and what was left half
+ * made or half removed. Whatever is no copy is left alone. No such directory: nothing to do. A trial removes nothing and
  * counts what would be, as if nobody worked anywhere. Expected errors: IO. */
 MUST_CHECK result worktree_sweep(
     const char *directory, bool is_trial, struct worktree_swept *out, struct error *error

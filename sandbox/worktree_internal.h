@@ -14,6 +14,7 @@
 
 #define WORKTREE_FILES_NAME       "hearth-files"
 #define WORKTREE_REFERENCES_NAME  "hearth-branches"
+#define WORKTREE_SCRATCH_NAME     "hearth-scratch" /* in .git of a copy that is to be thrown away */
 #define WORKTREE_PATH_BYTES_MAX   ((size_t)3800)
 #define WORKTREE_PATH_BYTES       (WORKTREE_PATH_BYTES_MAX + 64)
 #define WORKTREE_REFERENCES_BYTES ((size_t)64 << 20)

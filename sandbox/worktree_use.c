@@ -232,6 +232,40 @@ result worktree_remove_saved(
     return remove_copy(directory, workspace, commit, error);
 }
 
+/* ---- what is thrown away ------------------------------------------------------------------------ */
+
+static bool is_scratch(const char *directory) {
+    char path[WORKTREE_PATH_BYTES];
+    return is_ok(worktree_join(path, directory, ".git/" WORKTREE_SCRATCH_NAME, NULL)) &&
+           access(path, F_OK) == 0;
+}
+
+result worktree_discard(const char *directory, struct error *error) {
+    CLEANUP(fd_cleanup) int list = -1;
+    CLEANUP(fd_cleanup) int lock = -1;
+    TRY(worktree_open_list(directory, LOCK_EX, &list, error));
+    if (!is_scratch(directory)) {
+        FAIL(error, INVALID_INPUT, "'%.300s' is no copy to be thrown away", directory);
+    }
+    CLEANUP(fd_cleanup) int root = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0) {
+        FAIL_FOREIGN(error, IO, errno, "'%.300s': %s", directory, strerror(errno));
+    }
+    TRY(lock_directory(root, directory, &lock, error));
+    return take_away(directory, root, error);
+}
+
+result worktree_remove_store(const char *store, struct error *error) {
+    char path[WORKTREE_PATH_BYTES];
+    TRY(worktree_join(path, store, "objects", error));
+    CLEANUP(fd_cleanup)
+    int root = open(store, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (root < 0 || access(path, F_OK) != 0) {
+        FAIL(error, NOT_FOUND, "there is no snapshot store '%.300s'", store);
+    }
+    return take_away(store, root, error);
+}
+
 /* ---- sweep ---------------------------------------------------------------------------------- */
 
 static bool is_partial(const char *name) {
@@ -264,12 +298,17 @@ static result sweep_partial(const char *path, bool is_trial, struct worktree_swe
 static result try_removal(const char *path) {
     char names[WORKTREE_NAMES_BYTES];
     bool is_dirty = false;
+    if (is_scratch(path)) {
+        return OK;
+    }
     TRY(worktree_is_dirty(path, &is_dirty, names, NULL));
     return is_dirty ? (result){RESULT_INVALID_INPUT} : OK;
 }
 
 static result sweep_copy(const char *path, bool is_trial, struct worktree_swept *swept) {
-    result removed = is_trial ? try_removal(path) : worktree_remove(path, NULL);
+    result removed = is_trial           ? try_removal(path)
+                     : is_scratch(path) ? worktree_discard(path, NULL)
+                                        : worktree_remove(path, NULL);
     if (removed.code == RESULT_LIMIT) {
         swept->in_use += 1;
         return OK;

@@ -123,7 +123,8 @@ static void run_round(struct workspace *parent, const char *store, size_t at) {
     begin();
     check(workspace_import(parent, own, result_of.commit, &error), &error);
     end(IMPORT, at);
-    const struct workspace_merge_options merging = {now.commit, now.commit, result_of.commit, 0};
+    const struct workspace_merge_options merging = {
+        now.commit, now.commit, result_of.commit, 0, false};
     begin();
     check(workspace_merge(parent, &merging, &merged, &error), &error);
     end(MERGE, at);

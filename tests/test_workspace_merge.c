@@ -77,7 +77,7 @@ static struct workspace_merge merge(const struct commits *commits) {
     struct workspace_merge merged;
     struct error error = {0};
     const struct workspace_merge_options options = {
-        commits->base, commits->ours, commits->theirs, 4000};
+        commits->base, commits->ours, commits->theirs, 4000, false};
     if (is_failed(workspace_merge(workspace, &options, &merged, &error))) {
         fail_msg("%s", error.message);
     }
@@ -267,11 +267,53 @@ static void conflicting_lines_come_with_markers(void **state) {
         "--- f\na\nb\nc\n<<<<<<< ours\nD\n||||||| base\nd\n=======\nX\n>>>>>>> theirs\ne\nf\ng\nh\n"
     );
     assert_false(merged.text_truncated);
-    const struct workspace_merge_options options = {commits.base, commits.ours, commits.theirs, 20};
+    const struct workspace_merge_options options = {
+        commits.base, commits.ours, commits.theirs, 20, false};
     CLEANUP(workspace_merge_deinit) struct workspace_merge cut = {.taken = 0};
     assert_true(is_ok(workspace_merge(workspace, &options, &cut, NULL)));
     assert_int_equal(cut.text_bytes, 20);
     assert_true(cut.text_truncated);
+}
+
+static void marked_tree_shows_both_sides(void **state) {
+    (void)state;
+    struct commits commits = make(
+        "seq 9 >lines; printf 'a\\0b' >binary; echo 1 >gone; echo 1 >kept; echo 1 >clean; ln -s a "
+        "link",
+        "sed -i s/5/ours/ lines; printf 'a\\0o' >binary; rm gone; echo 2 >kept; echo o >new; echo "
+        "o >dir; "
+        "echo o >dir.theirs; ln -sf o link",
+        "sed -i s/5/theirs/ lines; printf 'a\\0t' >binary; echo 2 >gone; rm kept; echo t >new; "
+        "mkdir dir; "
+        "echo t >dir/x; echo t >dir/y; echo 2 >clean; ln -sf t link"
+    );
+    const struct workspace_merge_options options = {
+        commits.base, commits.ours, commits.theirs, 0, true};
+    CLEANUP(workspace_merge_deinit) struct workspace_merge merged = {.taken = 0};
+    assert_true(is_ok(workspace_merge(workspace, &options, &merged, NULL)));
+    assert_int_equal(merged.conflict_count, 7);
+    assert_string_equal(merged.commit, "");
+    shell("test \"$(cat ws/clean)\" = 1"); // the tree is as it was
+    restore(merged.marked);
+    shell("cd ws; grep -qx '<<<<<<< ours' lines; grep -qx ours lines; grep -qx theirs lines; "
+          "printf 'a\\0o' | cmp - binary; printf 'a\\0t' | cmp - binary.theirs; grep -qx 2 gone; "
+          "grep -qx 2 kept; grep -qx o new; grep -qx t new; grep -qx 2 clean; grep -qx o dir; "
+          "grep -qx o dir.theirs; grep -qx t dir.theirs2/x; grep -qx t dir.theirs2/y; "
+          "test $(readlink link) = o; test $(readlink link.theirs) = t");
+    CLEANUP(buffer_deinit) struct buffer names;
+    buffer_init(&names, 1000);
+    assert_true(is_ok(workspace_merge_unresolved(workspace, &merged, merged.marked, &names, NULL)));
+    assert_string_equal(
+        buffer_text(&names), "binary.theirs\ndir.theirs2\nlines\nlink.theirs\nnew\n"
+    );
+    char resolved[WORKSPACE_COMMIT_BYTES];
+    shell(
+        "cd ws; seq 8 >lines; rm -r binary.theirs dir.theirs2 link.theirs; echo '<<<<<<< ours' >new"
+    );
+    snapshot(workspace, resolved);
+    buffer_clear(&names);
+    assert_true(is_ok(workspace_merge_unresolved(workspace, &merged, resolved, &names, NULL)));
+    assert_int_equal(names.length, 0);
 }
 
 /* The user's attributes would merge by union, filter and turn line ends around. */
@@ -378,7 +420,8 @@ static void result_of_a_copy_is_brought_over(void **state) {
     char nowhere[300];
     (void)snprintf(store, sizeof store, "%s/other", base);
     (void)snprintf(nowhere, sizeof nowhere, "%s/none", base);
-    const struct workspace_merge_options options = {commits.base, commits.ours, commits.theirs, 0};
+    const struct workspace_merge_options options = {
+        commits.base, commits.ours, commits.theirs, 0, false};
     struct workspace_merge missing;
     assert_int_equal(workspace_merge(workspace, &options, &missing, NULL).code, RESULT_NOT_FOUND);
     assert_int_equal(
@@ -529,6 +572,7 @@ int main(void) {
         TEST(one_side_alone_is_that_side),
         TEST(conflicts_are_named_by_path_and_kind),
         TEST(conflicting_lines_come_with_markers),
+        TEST(marked_tree_shows_both_sides),
         TEST(attributes_and_filters_do_not_act),
         TEST(changed_target_is_named_and_left),
         TEST(nothing_is_applied_while_a_command_runs),

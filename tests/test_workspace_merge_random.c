@@ -244,6 +244,40 @@ expect_conflicts(const struct workspace_merge *merged, const struct expectation 
     }
 }
 
+/* Both added it with the same lines, for one as a program: there is nothing to put between markers. */
+static bool is_mode_alone(const struct model models[3], const char *path) {
+    size_t at = 0;
+    while (strcmp(paths[at], path) != 0) {
+        at++;
+    }
+    const struct file *ours = &models[1].files[at];
+    const struct file *theirs = &models[2].files[at];
+    return is_lines(ours) && is_lines(theirs) &&
+           memcmp(ours->values, theirs->values, sizeof ours->values) == 0;
+}
+
+/* Each conflict is seen in the marked tree. */
+static void expect_marks(const struct workspace_merge *merged, const struct model models[3]) {
+    CLEANUP(buffer_deinit) struct buffer names;
+    buffer_init(&names, 100000);
+    size_t seen = 0;
+    size_t lines = 0;
+    for (size_t i = 0; i < merged->conflict_count; i++) {
+        const struct workspace_conflict *conflict = &merged->conflicts[i];
+        bool is_one = conflict->theirs == NULL && (conflict->kind == WORKSPACE_CONFLICT_DELETED ||
+                                                   is_mode_alone(models, conflict->path));
+        seen += is_one ? 0 : 1;
+    }
+    struct error error = {0};
+    if (is_failed(workspace_merge_unresolved(workspace, merged, merged->marked, &names, &error))) {
+        fail_msg("%s", error.message);
+    }
+    for (size_t i = 0; i < names.length; i++) {
+        lines += names.data[i] == '\n' ? 1 : 0;
+    }
+    assert_int_equal(lines, seen);
+}
+
 static bool round_agrees(void) {
     struct model models[3] = {0};
     char commits[4][WORKSPACE_COMMIT_BYTES];
@@ -265,13 +299,15 @@ static bool round_agrees(void) {
     store(&models[1], commits[1]); // last: the tree is ours
     for (unsigned swapped = 0; swapped < 2; swapped++) {
         const struct workspace_merge_options options = {
-            commits[0], commits[1 + swapped], commits[2 - swapped], 1000};
+            commits[0], commits[1 + swapped], commits[2 - swapped], 1000, true};
         CLEANUP(workspace_merge_deinit) struct workspace_merge merged = {.taken = 0};
         assert_true(is_ok(workspace_merge(workspace, &options, &merged, NULL)));
         expect_conflicts(&merged, &expected);
         if (merged.conflict_count > 0) {
+            expect_marks(&merged, models);
             continue;
         }
+        assert_string_equal(merged.marked, "");
         struct workspace_difference none;
         assert_true(is_ok(workspace_compare(workspace, merged.commit, commits[3], 0, &none, NULL)));
         assert_int_equal(none.file_count, 0);

@@ -461,6 +461,35 @@ static void sweep_removes_what_the_dead_left(void **state) {
     assert_int_equal(none.removed + none.kept + none.in_use, 0);
 }
 
+static void scratch_copies_go_with_what_is_in_them(void **state) {
+    (void)state;
+    struct workspace_snapshot taken = snapshot(workspace);
+    struct worktree_options options = options_for(taken.commit);
+    (void)create(&options);
+    assert_int_equal(worktree_discard(copy, NULL).code, RESULT_INVALID_INPUT); // a copy for work
+    assert_int_equal(worktree_remove_store(copies, NULL).code, RESULT_NOT_FOUND);
+    assert_true(is_ok(worktree_remove(copy, NULL)));
+    assert_true(is_ok(worktree_remove_store(own, NULL)));
+    assert_int_equal(worktree_remove_store(own, NULL).code, RESULT_NOT_FOUND);
+    assert_int_equal(worktree_discard(copy, NULL).code, RESULT_NOT_FOUND);
+    int lease = -1;
+    options.is_scratch = true;
+    options.lease = &lease;
+    (void)create(&options);
+    shell("cd copies/c; echo work >>src/a; mkdir -p x/y; chmod 0 x/y x; rm run");
+    assert_int_equal(worktree_discard(copy, NULL).code, RESULT_LIMIT);
+    assert_int_equal(sweep().in_use, 1);
+    close(lease);
+    assert_int_equal(worktree_remove(copy, NULL).code, RESULT_INVALID_INPUT); // dirty
+    assert_true(is_ok(worktree_discard(copy, NULL)));
+    assert_true(is_ok(worktree_remove_store(own, NULL)));
+    (void)create(&options);
+    close(lease);
+    shell("echo work >>copies/c/src/a");
+    assert_int_equal(sweep().removed, 1);
+    shell("test -z \"$(ls -A copies)\"");
+}
+
 /* Kills a child that makes and removes a copy over and over, at any moment. */
 static void killed_making_and_removing_leave_nothing(void **state) {
     (void)state;
@@ -506,6 +535,7 @@ int main(void) {
         TEST(many_are_made_at_once),
         TEST(saved_work_may_go),
         TEST(sweep_removes_what_the_dead_left),
+        TEST(scratch_copies_go_with_what_is_in_them),
         TEST(killed_making_and_removing_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
