@@ -418,7 +418,7 @@ void run_call(struct run *run, const struct agent_effect *effect) {
     if (is_failed(found)) {
         call_failed(run, AGENT_CALL_FAILED);
     } else if (options->tools.overwrite != NULL && tool_may_overwrite(&run->call.subject) &&
-               display_is_for_people(options->display)) {
+               options->display != NULL && display_is_for_people(options->display)) {
         look_at_file(run);
     } else {
         show_and_go(run);

@@ -391,8 +391,15 @@ const char *swarm_outcome_name(enum swarm_outcome outcome);
 const char *swarm_cut_text(enum swarm_cut cut); /* a few words */
 
 /* Texts for models; valid for the effect until the next event. Expected errors: MEMORY, LIMIT. */
+/* What a node is told first: the task, of an ordered one, and its brief, each as it stands; with notes its
+ * name, share and time behind them. The child of an agent's fork knows the task: notes, then its brief. */
 MUST_CHECK result swarm_start_text(
-    const struct swarm *swarm, size_t node, int64_t now_ms, struct buffer *out, struct error *error
+    const struct swarm *swarm,
+    size_t node,
+    int64_t now_ms,
+    bool has_notes,
+    struct buffer *out,
+    struct error *error
 );
 MUST_CHECK result swarm_answer_text(
     const struct swarm *swarm,

@@ -73,11 +73,10 @@ static result add_left(
     return buffer_append_text(out, between[0] == '\0' ? "no limit" : "", error);
 }
 
-result swarm_start_text(
+static result add_notes(
     const struct swarm *swarm, size_t node, int64_t now_ms, struct buffer *out, struct error *error
 ) {
     const struct swarm_node *at = swarm_node(swarm, node);
-    ASSERT(node != SWARM_ROOT);
     TRY(buffer_append_format(out, error, "You are %s", at->name));
     if (at->count_of > 1) {
         TRY(buffer_append_format(
@@ -90,17 +89,47 @@ result swarm_start_text(
     }
     TRY(buffer_append_text(out, ". Your share of the budget: ", error));
     TRY(add_left(swarm, node, now_ms, out, error));
-    TRY(buffer_append_text(
+    return buffer_append_text(
         out,
         ". You work in a directory of your own; what you change there and your last message are "
-        "your "
-        "result.\n",
+        "your result.",
         error
-    ));
-    if (at->brief.length > 0) {
-        TRY(buffer_append_text(out, "\n", error));
-        TRY(buffer_append(out, buffer_view(&at->brief), error));
-        TRY(buffer_append_text(out, "\n", error));
+    );
+}
+
+result swarm_start_text(
+    const struct swarm *swarm,
+    size_t node,
+    int64_t now_ms,
+    bool has_notes,
+    struct buffer *out,
+    struct error *error
+) {
+    const struct swarm_node *at = swarm_node(swarm, node);
+    ASSERT(node != SWARM_ROOT);
+    bool is_agents_fork = at->kind == SWARM_KIND_FORK && !at->is_order;
+    struct view brief = buffer_view(&at->brief);
+    struct view parts[3];
+    size_t count = 0;
+    CLEANUP(buffer_deinit) struct buffer notes;
+    buffer_init(&notes, SWARM_BRIEF_BYTES_MAX);
+    if (has_notes) {
+        TRY(add_notes(swarm, node, now_ms, &notes, error));
+    }
+    if (at->is_order) {
+        parts[count++] = swarm->options.task;
+    }
+    if (!is_agents_fork) {
+        parts[count++] = brief;
+    }
+    parts[count++] = buffer_view(&notes);
+    if (is_agents_fork) {
+        parts[count++] = brief;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const char *between = out->length > 0 && parts[i].length > 0 ? "\n\n" : "";
+        TRY(buffer_append_text(out, between, error));
+        TRY(buffer_append(out, parts[i], error));
     }
     return OK;
 }

@@ -155,6 +155,7 @@ static void start_effect(struct world *world, const struct swarm_effect *effect)
                                    world->swarm,
                                    effect->node,
                                    world->now_ms,
+                                   true,
                                    &world->scratch,
                                    NULL
     ));

@@ -187,13 +187,13 @@ static void children_are_told_number_share_and_brief(void **state) {
         (struct swarm_ask
         ){.type = SWARM_ASK_FORK, .briefs = two_briefs, .brief_count = 2, .time_ms = 30000}
     );
-    assert_true(is_ok(swarm_start_text(desk->swarm, 3, desk->now_ms, &desk->text, NULL)));
+    assert_true(is_ok(swarm_start_text(desk->swarm, 3, desk->now_ms, true, &desk->text, NULL)));
     assert_string_equal(
         buffer_text(&desk->text),
         "You are agent-3, number 2 of 2 that work beside each other. Your share of the budget: 30 "
         "s, "
         "13333 tokens. You work in a directory of your own; what you change there and your last "
-        "message are your result.\n\nright\n"
+        "message are your result.\n\nright"
     );
 }
 

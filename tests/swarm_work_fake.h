@@ -1,0 +1,26 @@
+/* swarm_work.h without snapshots, verifiers and merges: directories with tools, and whatever a test wants to go
+ * wrong. A result is a name; what stands in a directory is looked at by the test's own functions. */
+#ifndef HEARTH_TESTS_SWARM_WORK_FAKE_H
+#define HEARTH_TESTS_SWARM_WORK_FAKE_H
+
+#include "runtime/swarm_work.h"
+
+struct swarm_work_fake {
+    /* set by the test */
+    const char *open_fails; /* name of a node; "*": each */
+    const char *result_fails;
+    bool disk_is_full; /* these failures come of it */
+    int open_ms, close_ms;
+    /* Null: passes when the node changed anything. */
+    enum swarm_verdict (*verify)(const char *name, const char *directory);
+    int verify_ms; /* it takes, unless it is cancelled */
+    /* Null: ok. */
+    enum swarm_merge (*merge)(const char *name);
+    /* counted */
+    _Atomic int opened, closed, verified, verify_cancelled, merged, most_verified_at_once;
+    _Atomic int verified_now;
+};
+extern struct swarm_work_fake swarm_work_fake;
+void swarm_work_fake_reset(void);
+
+#endif

@@ -1,0 +1,393 @@
+/* Strategies on a scripted engine, each to its end, and what goes wrong on the way. */
+#include "swarm_host_support.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static enum swarm_verdict verdict_now;
+
+static enum swarm_verdict always(const char *name, const char *directory) {
+    (void)name;
+    (void)directory;
+    return verdict_now;
+}
+
+/* ---- strategies ------------------------------------------------------------------------------ */
+
+/* Changes a file and says so. */
+static struct fake_turn works(void *context, const struct writer_prompt *prompt) {
+    (void)context;
+    static const char *const turns[] = {WRITE_FILE("a.txt"), ANSWER("It is done.")};
+    return (struct fake_turn){.text = turns[prompt->generation > 0 ? 1 : 0]};
+}
+
+static void single_agent_works_and_its_result_is_merged(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    stage_run(&stage);
+    assert_int_equal(stage.outcome.result.outcome, SWARM_UNVERIFIED);
+    assert_true(stage.outcome.result.is_merged);
+    assert_string_equal(stage.outcome.name, "agent-1");
+    assert_string_equal(stage.outcome.stop, "answer");
+    assert_int_equal(stage.outcome.exit_status, 0);
+    assert_int_equal(stage.merged, 1);
+    const struct session_agent *agent = stage_agent(&stage, "agent-1");
+    assert_int_equal(agent->turn_count, 2);
+    assert_true(view_equals_text(agent->node->end.summary, "It is done."));
+    assert_true(stage_was_told(&stage, "agent-1", "Mend it.\n\nYou are agent-1."));
+    stage_close(&stage);
+}
+
+/* A model that was trained with bare tasks gets one. */
+static void agent_without_notes_is_told_the_task_alone(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    stage.options.has_notes = false;
+    stage_run(&stage);
+    const struct session_agent *agent = stage_agent(&stage, "agent-1");
+    assert_true(view_equals_text(agent->turns[0].messages[0].text, "Mend it."));
+    stage_close(&stage);
+}
+
+/* The second has it; the others would write for ever. */
+static struct fake_turn races(void *context, const struct writer_prompt *prompt) {
+    if (prompt_is_of(prompt, "agent-2")) {
+        return works(context, prompt);
+    }
+    return (struct fake_turn){.text = "and on", .is_endless = true};
+}
+
+static void race_ends_the_others_in_the_middle_of_a_token(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 4, races);
+    stage.options.swarm.has_verifier = true;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_int_equal(stage.outcome.result.outcome, SWARM_PASSED);
+    assert_string_equal(stage.outcome.name, "agent-2");
+    assert_int_equal(stage_count(&stage, SWARM_CANCELLED), 3);
+    assert_int_equal(stage_node(&stage, "agent-1")->cut, SWARM_CUT_DECIDED);
+    assert_int_equal(writer_engine_cancelled(stage.engine), 3);
+    assert_int_equal(stage.verified, 1);
+    assert_int_equal(stage.tree->session.status, SESSION_DONE);
+    stage_close(&stage);
+}
+
+/* Each has something; the model likes the second. */
+static struct fake_turn competes(void *context, const struct writer_prompt *prompt) {
+    struct stage *stage = context;
+    static int asked;
+    asked = stage->ranked == 0 && stage->ending == 0 && prompt->generation == 0 &&
+                    strstr(prompt->text, "Is the task solved") != NULL
+                ? asked + 1
+                : asked;
+    if (strstr(prompt->text, "Is the task solved") != NULL) {
+        return (struct fake_turn){.text = asked % 3 == 2 ? "yes" : "no"};
+    }
+    return works(context, prompt);
+}
+
+static void best_of_is_what_the_model_ranks_first(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "best-of", 3, competes);
+    stage_run(&stage);
+    assert_int_equal(stage.ranked, 1);
+    assert_string_equal(stage.outcome.name, "agent-2");
+    assert_int_equal(stage.outcome.totals.rank_tokens, 3);
+    assert_true(stage_node(&stage, "agent-1")->has_score);
+    assert_true(stage_agent(&stage, "agent-2")->node->score > 0.5);
+    assert_true(stage_agent(&stage, "agent-1")->node->score < 0.5);
+    stage_close(&stage);
+}
+
+/* A planner, two workers, the second after the first. */
+static struct fake_turn plans(void *context, const struct writer_prompt *prompt) {
+    if (strstr(prompt->first, "JSON list") != NULL) {
+        return (struct fake_turn
+        ){.text = ANSWER("[{\"id\": \"one\", \"brief\": \"Do the first half.\", \"needs\": []}, "
+                         "{\"id\": \"two\", \"brief\": \"Do the second half.\", "
+                         "\"needs\": [\"one\"]}]")};
+    }
+    return works(context, prompt);
+}
+
+static void plan_is_carried_out_in_order_and_merged(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "plan", SWARM_ATTEMPTS_DEFAULT, plans);
+    swarm_work_fake.verify = always;
+    verdict_now = SWARM_VERIFIED_PASS;
+    stage.options.swarm.has_verifier = true;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_int_equal(stage.outcome.totals.nodes, 3);
+    assert_int_equal(stage.outcome.result.node, SWARM_ROOT);
+    assert_int_equal(stage.outcome.result.outcome, SWARM_PASSED);
+    assert_int_equal(stage.merged, 2);
+    assert_true(stage_was_told(&stage, "agent-2", "Do the first half."));
+    assert_true(stage_was_told(&stage, "agent-3", "Do the second half."));
+    assert_true(stage_was_told(&stage, "agent-2", "Mend it."));
+    stage_close(&stage);
+}
+
+/* Nothing passes but what the third makes. */
+static enum swarm_verdict third_passes(const char *name, const char *directory) {
+    (void)directory;
+    return strcmp(name, "agent-3") == 0 ? SWARM_VERIFIED_PASS : SWARM_VERIFIED_FAIL;
+}
+
+static void retries_and_stages_go_on_until_one_passes(void **state) {
+    (void)state;
+    static const char *const strategies[] = {"retries", "staged"};
+    for (size_t i = 0; i < COUNT_OF(strategies); i++) {
+        struct stage stage;
+        stage_open(&stage, strategies[i], SWARM_ATTEMPTS_DEFAULT, works);
+        swarm_work_fake.verify = third_passes;
+        stage.options.swarm.has_verifier = true;
+        stage.options.verifier = "make check";
+        stage_run(&stage);
+        assert_int_equal(stage.outcome.result.outcome, SWARM_PASSED);
+        assert_string_equal(stage.outcome.name, "agent-3");
+        stage_close(&stage);
+    }
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static void verifier_that_fails_hangs_or_edits_is_named(void **state) {
+    (void)state;
+    static const struct {
+        enum swarm_verdict verdict;
+        const char *word;
+        enum swarm_outcome outcome;
+    } cases[] = {
+        {SWARM_VERIFIED_FAIL, "fail", SWARM_FAILED},
+        {SWARM_VERIFIED_HUNG, "hung", SWARM_FAILED},
+        {SWARM_VERIFIED_CRASHED, "crashed", SWARM_UNVERIFIED},
+        {SWARM_VERIFIED_EDITED, "edited", SWARM_UNVERIFIED},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct stage stage;
+        stage_open(&stage, "race", 3, works);
+        swarm_work_fake.verify = always;
+        verdict_now = cases[i].verdict;
+        stage.options.swarm.has_verifier = true;
+        stage.options.verifier = "make check";
+        stage_run(&stage);
+        const struct session_node *node = stage_agent(&stage, "agent-1")->node;
+        assert_true(view_equals_text(node->verdict, cases[i].word));
+        assert_int_equal(stage.outcome.result.outcome, cases[i].outcome);
+        assert_int_equal(stage.outcome.exit_status, 1);
+        stage_close(&stage);
+    }
+}
+
+static void verifier_that_takes_too_long_is_ended(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 2, works);
+    swarm_work_fake.verify_ms = 60000;
+    stage.options.swarm.has_verifier = true;
+    stage.options.swarm.verify_ms_max = 200;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_int_equal(stage_node(&stage, "agent-1")->verdict, SWARM_VERIFIED_HUNG);
+    stage_close(&stage);
+}
+
+static void agents_that_cannot_be_started_are_in_the_record(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 3, works);
+    swarm_work_fake.open_fails = "agent-1";
+    stage.options.swarm.has_verifier = true;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_int_equal(stage.outcome.result.outcome, SWARM_PASSED);
+    const struct session_node *node = stage_agent(&stage, "agent-1")->node;
+    assert_true(view_equals_text(node->end.ending, "start"));
+    assert_true(view_equals_text(node->end.detail, "no directory for agent-1"));
+    stage_close(&stage);
+
+    stage_open(&stage, "race", 3, works);
+    writer_engine_refuse_forks(stage.engine);
+    stage.options.swarm.has_verifier = true;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_int_equal(stage_count(&stage, SWARM_FAILED), 3);
+    assert_int_equal(stage.outcome.result.node, SWARM_NONE);
+    assert_int_equal(stage.outcome.exit_status, 1);
+    stage_close(&stage);
+}
+
+static void full_disk_starts_nobody_any_more(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 6, works);
+    swarm_work_fake.open_fails = "*";
+    swarm_work_fake.disk_is_full = true;
+    stage.options.swarm.has_verifier = true;
+    stage.options.swarm.live_max = 2;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_true(stage.outcome.totals.nodes <= 3);
+    assert_int_equal(stage_count(&stage, SWARM_FAILED), 6);
+    stage_close(&stage);
+}
+
+static void result_that_cannot_be_kept_is_said(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "best-of", 2, works);
+    swarm_work_fake.result_fails = "agent-1";
+    stage_run(&stage);
+    assert_string_equal(stage.outcome.name, "agent-2");
+    assert_int_equal(stage.warnings, 1);
+    assert_non_null(strstr(stage.last_warning, "no snapshot of agent-1"));
+    stage_close(&stage);
+}
+
+static struct fake_turn loses_engine(void *context, const struct writer_prompt *prompt) {
+    struct stage *stage = context;
+    if (prompt->generation > 0) {
+        writer_engine_lose_soon(stage->engine);
+    }
+    return works(context, prompt);
+}
+
+static void engine_that_is_lost_ends_it(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "best-of", 5, loses_engine);
+    stage.options.swarm.live_max = 2;
+    stage_run(&stage);
+    assert_string_equal(stage.outcome.stop, "engine");
+    assert_int_equal(stage.outcome.exit_status, 6);
+    assert_int_equal(stage.tree->session.status, SESSION_FAILED);
+    stage_close(&stage);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+static struct fake_turn never_ends(void *context, const struct writer_prompt *prompt) {
+    (void)context;
+    (void)prompt;
+    return (struct fake_turn){.text = "and on", .is_endless = true};
+}
+
+static void deadline_ends_all_in_time(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 8, never_ends);
+    stage.options.swarm.has_verifier = true;
+    stage.options.swarm.time_ms_max = 1500;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_true(stage.outcome.is_out_of_budget);
+    assert_string_equal(stage.outcome.stop, "time");
+    assert_int_equal(stage.outcome.exit_status, 4);
+    assert_true(stage.outcome.totals.duration_ms < 1500 + 3000 + 1000);
+    assert_int_equal(stage_count(&stage, SWARM_LOST), 0);
+    stage_close(&stage);
+}
+
+static void tokens_are_not_overspent(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 4, never_ends);
+    stage.options.swarm.has_verifier = true;
+    stage.options.swarm.tokens_max = 4000;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_true(stage.outcome.totals.tokens <= 4000);
+    assert_true(stage.outcome.totals.tokens > 2000);
+    assert_string_equal(stage.outcome.stop, "tokens");
+    stage_close(&stage);
+}
+
+static void sends_signal(struct stage *stage, const struct swarm_host_event *event) {
+    bool is_token = event->type == SWARM_HOST_RUN && event->run->type == RUN_REASONING;
+    if (is_token && stage->script == NULL) {
+        stage->script = stage;
+        assert_int_equal(kill(getpid(), SIGINT), 0);
+    }
+}
+
+static void signal_ends_it(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "race", 4, never_ends);
+    stage.options.swarm.has_verifier = true;
+    stage.options.verifier = "make check";
+    stage.options.handles_signals = true;
+    stage.looks = sends_signal;
+    stage_run(&stage);
+    assert_true(stage.outcome.is_interrupted);
+    assert_string_equal(stage.outcome.stop, "interrupt");
+    assert_int_equal(stage.outcome.exit_status, 130);
+    assert_int_equal(stage.tree->session.status, SESSION_STOPPED);
+    assert_int_equal(stage_count(&stage, SWARM_CANCELLED), 4);
+    stage_close(&stage);
+}
+
+static void swarm_that_does_not_begin_leaves_nothing(void **state) {
+    (void)state;
+    struct stage stage;
+    struct error error = {0};
+    stage_open(&stage, "race", 0, works);
+    stage.options.swarm.has_verifier = true;
+    assert_int_equal(stage_fail(&stage, &error).code, RESULT_INVALID_INPUT);
+    assert_non_null(strstr(error.message, "attempts"));
+    stage_close(&stage);
+
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    writer_engine_lose(stage.engine);
+    assert_int_equal(stage_fail(&stage, &error).code, RESULT_DEVICE);
+    stage_close(&stage);
+}
+
+static void nothing_of_the_process_is_kept(void **state) {
+    (void)state;
+    int before = 0;
+    for (int i = 0; i < 3; i++) {
+        struct stage stage;
+        stage_open(&stage, "race", 4, races);
+        stage.options.swarm.has_verifier = true;
+        stage.options.verifier = "make check";
+        stage_run(&stage);
+        stage_close(&stage);
+        before = i == 0 ? stage_descriptors() : before; /* what the first has brought stays */
+    }
+    assert_int_equal(stage_descriptors(), before);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(single_agent_works_and_its_result_is_merged),
+        cmocka_unit_test(agent_without_notes_is_told_the_task_alone),
+        cmocka_unit_test(race_ends_the_others_in_the_middle_of_a_token),
+        cmocka_unit_test(best_of_is_what_the_model_ranks_first),
+        cmocka_unit_test(plan_is_carried_out_in_order_and_merged),
+        cmocka_unit_test(retries_and_stages_go_on_until_one_passes),
+        cmocka_unit_test(verifier_that_fails_hangs_or_edits_is_named),
+        cmocka_unit_test(verifier_that_takes_too_long_is_ended),
+        cmocka_unit_test(agents_that_cannot_be_started_are_in_the_record),
+        cmocka_unit_test(full_disk_starts_nobody_any_more),
+        cmocka_unit_test(result_that_cannot_be_kept_is_said),
+        cmocka_unit_test(engine_that_is_lost_ends_it),
+        cmocka_unit_test(deadline_ends_all_in_time),
+        cmocka_unit_test(tokens_are_not_overspent),
+        cmocka_unit_test(signal_ends_it),
+        cmocka_unit_test(swarm_that_does_not_begin_leaves_nothing),
+        cmocka_unit_test(nothing_of_the_process_is_kept),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
