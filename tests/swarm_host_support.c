@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+const char *stage_base;
+
 static const char *const model_path = TEST_SOURCE_DIR "/examples/mini/model";
 
 /* ---- what the view hears --------------------------------------------------------------------- */
@@ -79,7 +81,8 @@ void stage_give_agent_tools(struct stage *stage) {
 
 static void make_places(struct stage *stage) {
     /* In memory where there is such a place: each of many steps is synced. */
-    const char *base = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    const char *memory = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    const char *base = stage_base != NULL ? stage_base : memory;
     (void)snprintf(stage->directory, sizeof stage->directory, "%s/hearth-swarm-XXXXXX", base);
     assert_non_null(mkdtemp(stage->directory));
     (void)snprintf(stage->workspace, sizeof stage->workspace, "%s/work", stage->directory);
@@ -133,7 +136,6 @@ void stage_open(
 ) {
     struct error error = {0};
     *stage = (struct stage){0};
-    swarm_work_fake_reset();
     make_places(stage);
     assert_true(is_ok(text_model_open(model_path, &stage->model, &error)));
     const struct session_store_options store = {
@@ -145,6 +147,7 @@ void stage_open(
     assert_true(is_ok(loop_create(&stage->loop, &error)));
     stage->engine = writer_engine_create(stage->loop, stage->model.tokenizer, write, stage);
     fill_options(stage, strategy, attempts);
+    stage_work_reset(stage);
 }
 
 void stage_close(struct stage *stage) {
@@ -261,7 +264,7 @@ static void check_record(struct stage *stage) {
 
 static void check_nothing_is_left(struct stage *stage) {
     assert_int_equal(writer_engine_open(stage->engine), 1); /* the root's own */
-    assert_int_equal(swarm_work_fake.opened, swarm_work_fake.closed);
+    stage_work_check(stage);
 }
 
 void stage_run(struct stage *stage) {

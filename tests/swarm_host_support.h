@@ -7,7 +7,6 @@
 #include "runtime/strategy.h"
 #include "runtime/swarm_host.h"
 #include "sessions/session_swarm.h"
-#include "swarm_work_fake.h"
 #include "writer_engine.h"
 
 #define CALLS_BEGIN "<｜DSML｜ calls>\n"
@@ -22,6 +21,9 @@
 #define CALL(name, arguments) THOUGHT CALLS_BEGIN INVOKE(name, arguments) CALLS_END
 #define WRITE_FILE(path)      CALL("write", STRING("path", path) STRING("content", "x"))
 #define ANSWER(text)          THOUGHT text
+
+/* Where stages are made; null: in memory, where there is such a place. */
+extern const char *stage_base;
 
 struct stage_node {
     char name[SWARM_NAME_BYTES];
@@ -59,6 +61,10 @@ struct stage {
 void stage_open(
     struct stage *stage, const char *strategy, int64_t attempts, writer_engine_write *write
 );
+/* Of what stands in for swarm_work.h, or of the real one: before each stage, and when nothing is to be left. */
+void stage_work_reset(struct stage *stage);
+void stage_work_check(const struct stage *stage);
+
 /* Whether agents have tools for other agents. Before stage_run. */
 void stage_give_agent_tools(struct stage *stage);
 /* Runs it, and looks at the engine, the directories and the record. */

@@ -30,8 +30,14 @@ struct swarm_work {
     struct swarm_work_node *nodes;
 };
 
-void swarm_work_fake_reset(void) {
+void stage_work_reset(struct stage *stage) {
+    (void)stage;
     memset(&swarm_work_fake, 0, sizeof swarm_work_fake);
+}
+
+void stage_work_check(const struct stage *stage) {
+    (void)stage;
+    ASSERT(swarm_work_fake.opened == swarm_work_fake.closed);
 }
 
 static void pause_ms(int ms) {

@@ -4,6 +4,7 @@
 #define HEARTH_TESTS_SWARM_WORK_FAKE_H
 
 #include "runtime/swarm_work.h"
+#include "swarm_host_support.h"
 
 struct swarm_work_fake {
     /* set by the test */
@@ -21,6 +22,5 @@ struct swarm_work_fake {
     _Atomic int verified_now;
 };
 extern struct swarm_work_fake swarm_work_fake;
-void swarm_work_fake_reset(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* Strategies on a scripted engine, each to its end, and what goes wrong on the way. */
-#include "swarm_host_support.h"
+#include "swarm_work_fake.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* Agents that start, ask and end others by their tools: real tools, runs and records on a scripted engine. */
-#include "swarm_host_support.h"
+#include "swarm_work_fake.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * others at random, directories that cannot be made, verifiers and an engine that fail, signals. Whatever it comes to,
  * the swarm ends, nothing is left and the record is whole (swarm_host_support.c); and in debug builds the host looks
  * at the swarm's promises after each event. */
-#include "swarm_host_support.h"
+#include "swarm_work_fake.h"
 
 #include <setjmp.h>
 #include <signal.h>
