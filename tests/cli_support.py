@@ -156,6 +156,53 @@ def in_mount_namespace(script):
                           stderr=subprocess.PIPE, timeout=300)
 
 
+TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None), "integer": int,
+         "number": (int, float)}
+
+
+@functools.lru_cache(maxsize=None)
+def event_schema():
+    return json.loads((ROOT / "docs" / "json-events.schema.json").read_text())
+
+
+def misfit(value, schema, place):
+    """Where a value is not as the schema of the events says, or None; unknown fields are a misfit here."""
+    if "$ref" in schema:
+        schema = event_schema()["$defs"][schema["$ref"].split("/")[-1]]
+    types = schema.get("type", [])
+    known = [TYPES[name] for name in ([types] if isinstance(types, str) else types)]
+    if known and not any(isinstance(value, kind) and (kind is bool or not isinstance(value, bool)) for kind in known):
+        return f"{place}: {value!r} is no {types}"
+    if value != schema.get("const", value) or value not in schema.get("enum", [value]):
+        return f"{place}: {value!r} is none of {schema.get('enum', schema.get('const'))}"
+    if "minimum" in schema and value < schema["minimum"] or "maximum" in schema and value > schema["maximum"]:
+        return f"{place}: {value} is out of range"
+    if isinstance(value, list) and "items" in schema:
+        found = (misfit(item, schema["items"], f"{place}[{at}]") for at, item in enumerate(value))
+        return next((what for what in found if what), None)
+    if not isinstance(value, dict) or "properties" not in schema:
+        return None
+    for name in schema["required"]:
+        if name not in value:
+            return f"{place}: no {name}"
+    found = (misfit(item, schema["properties"][name], f"{place}.{name}") if name in schema["properties"]
+             else f"{place}: unknown {name}" for name, item in value.items())
+    return next((what for what in found if what), None)
+
+
+def event_of(line):
+    """The event of a line of --json, which is what docs/json-events.schema.json says."""
+    event = json.loads(line)
+    check_event(event)
+    return event
+
+
+def check_event(event):
+    kind = event_schema()["$defs"].get(event["event"])
+    wrong = misfit(event, kind, event["event"]) if kind else f"no event {event['event']}"
+    assert not wrong, (wrong, event)
+
+
 def run_tests(tests):
     failed = skipped = 0
     print(f"[==========] Running {len(tests)} test(s).")

@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import sys
 
-from cli_support import GREEDY, MINI, ROOT, Scratch, check, damaged_model, hearth, main, needs_sandbox
+from cli_support import GREEDY, MINI, ROOT, Scratch, check, damaged_model, event_of, hearth, main, needs_sandbox
 
 
 def test_run_fixes_a_bug_and_shows_it():
@@ -66,7 +66,7 @@ def test_sampling_defaults_come_from_the_model():
     with Scratch() as scratch:
         def sampling(*arguments):
             done = scratch.run("x", "--max-tokens", "1", "--json", *arguments)
-            events = [json.loads(line) for line in done.stdout.splitlines()]
+            events = [event_of(line) for line in done.stdout.splitlines()]
             session = next(event for event in events if event["event"] == "session")
             return session["temperature"], session["top_p"]
         known = json.loads((MINI / "model" / "generation_config.json").read_text())
@@ -95,7 +95,7 @@ def test_settings_are_recorded_shown_and_go_on():
     with Scratch() as scratch:
         task = scratch.demo()
         done = check(scratch.run(task["prompt"], *given, "--max-tokens", "6", "--json"), 4)
-        events = [json.loads(line) for line in done.stdout.splitlines()]
+        events = [event_of(line) for line in done.stdout.splitlines()]
         session = next(event for event in events if event["event"] == "session")
         assert session["settings"] == wanted == settings_of(scratch), session
         shown = hearth("sessions", "show", "--state", scratch.state).stdout.decode()
@@ -156,7 +156,7 @@ def test_token_events_hold_the_likeliest():
     with Scratch() as scratch:
         done = check(
             scratch.run("Say it.", *GREEDY, "--max-tokens", "6", "--json", "--logprobs", "3"), 4)
-        tokens = [json.loads(line) for line in done.stdout.splitlines()]
+        tokens = [event_of(line) for line in done.stdout.splitlines()]
         tokens = [event for event in tokens if event["event"] == "token"]
         assert len(tokens) == 6, done
         for token in tokens:
@@ -221,7 +221,7 @@ def test_json_lines_follow_the_schema():
         task = scratch.demo()
         done = check(scratch.run(task["prompt"], *GREEDY, "--json"), 0)
         assert done.stdout.endswith(b"\n")
-        events = [json.loads(line) for line in done.stdout.splitlines()]
+        events = [event_of(line) for line in done.stdout.splitlines()]
         names = [event["event"] for event in events]
         assert names[-1] == "finished" and names[-2] == "changes", names[-3:]
         assert names.count("session") == 1 and "reasoning" in names
@@ -291,7 +291,7 @@ def test_trouble_of_the_cache_directory_is_one_warning_and_never_fatal():
 
 
 def warnings_of(done):
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = [event_of(line) for line in done.stdout.splitlines()]
     return [event["text"] for event in events if event["event"] == "warning"]
 
 

@@ -12,7 +12,7 @@ import sys
 import time
 
 from cli_support import (
-    GREEDY, HEARTH, SLOW_TASK, Scratch, check, hearth, in_mount_namespace, is_slow_build, main,
+    GREEDY, HEARTH, SLOW_TASK, Scratch, check, event_of, hearth, in_mount_namespace, is_slow_build, main,
     needs_sandbox)
 
 
@@ -99,7 +99,8 @@ def test_second_interrupt_ends_at_once():
         process = scratch.start(SLOW_TASK)
         scratch.wait_for_tool(process)
         process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        while b"once more to kill" not in process.stdout.readline():
+            assert process.poll() is None
         process.send_signal(signal.SIGINT)
         started = time.monotonic()
         process.communicate(timeout=60)
@@ -117,7 +118,7 @@ def test_kill_loses_no_finished_step():
         scratch.wait_for_tool(process)
         process.kill()
         out, _ = process.communicate(timeout=60)
-        events = [json.loads(line) for line in out.splitlines()]
+        events = [event_of(line) for line in out.splitlines()]
         scratch.check_command_is_gone()
         scratch.check_database()
         tree = scratch.tree("--tokens")

@@ -60,7 +60,7 @@ class World(Scratch):
         assert process.returncode == status, (process.returncode, out[-2000:], err[-2000:])
         self.contexts = [(int(line.split(":")[0]), [int(word) for word in line.split(":")[1].split()])
                          for line in (self.path / "log").read_text().splitlines()]
-        return [json.loads(line) for line in out[:out.rfind(b"\n") + 1].splitlines()]
+        return [cli_support.event_of(line) for line in out[:out.rfind(b"\n") + 1].splitlines()]
 
     def play(self, turns, *arguments, status=0, **more):
         return self.end(self.start(turns, *arguments, **more), status)
@@ -82,7 +82,7 @@ class Person:
 
     def until(self, name):
         for line in self.process.stdout:
-            self.events.append(json.loads(line))
+            self.events.append(cli_support.event_of(line))
             if self.events[-1]["event"] == name:
                 return
         raise AssertionError((name, self.events[-3:], self.process.stderr.read()[-2000:]))
@@ -212,7 +212,7 @@ def test_a_new_context_is_never_more_than_60_percent_of_the_old_one():
         with World() as world:
             process = world.start([*reads(3), {"text": "Done."}, SUMMARY], "Read. " * words)
             out, error = process.communicate(timeout=120)
-            events = [json.loads(line) for line in out.splitlines()]
+            events = [cli_support.event_of(line) for line in out.splitlines()]
             end, = named(events, "finished")
             for event in named(events, "compacted"):
                 assert event["tokens_after"] * 100 < event["tokens_before"] * 60, (words, event)
@@ -474,7 +474,7 @@ def test_the_bundled_model_goes_on_in_a_smaller_context():
         done = subprocess.run(
             [HEARTH, "run", task["prompt"], "-C", str(scratch.work), "--state", scratch.state, "--json",
              *GREEDY, "--context", "2048"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
-        events = [json.loads(line) for line in done.stdout.splitlines()]
+        events = [cli_support.event_of(line) for line in done.stdout.splitlines()]
         event = named(events, "compacted")[0]
         turn = event["turn"]
         before = [usage for usage in named(events, "usage") if usage["turn"] == turn - 1][0]
@@ -515,7 +515,7 @@ def test_a_summary_that_was_drawn_is_drawn_again():
             [HEARTH, "run", task["prompt"], "-C", str(scratch.work), "--state", scratch.state, "--json",
              "--temperature", "0.7", "--top-p", "0.9", "--seed", "11", "--context", "2048", "--max-turns", "12"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=600)
-        events = [json.loads(line) for line in done.stdout.splitlines()]
+        events = [cli_support.event_of(line) for line in done.stdout.splitlines()]
         assert named(events, "compacted"), events[-1]
         assert_sampled_again(scratch)
 

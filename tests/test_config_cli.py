@@ -45,7 +45,7 @@ class Place:
         self.script.write_text(json.dumps({"turns": turns + [{"text": "done"}]}))
         done = self.hearth("run", "--json", "--state", str(self.path / "state"), *options, "task")
         assert done.returncode == 0, done
-        return [json.loads(line) for line in done.stdout.decode().splitlines()]
+        return [cli_support.event_of(line) for line in done.stdout.decode().splitlines()]
 
 
 def shell(command):

@@ -62,7 +62,7 @@ def start(scratch, script, *arguments):
 
 def events_of(data):
     """The whole lines of an event stream, which may have been cut anywhere."""
-    return [json.loads(line) for line in data[:data.rfind(b"\n") + 1].splitlines()]
+    return [cli_support.event_of(line) for line in data[:data.rfind(b"\n") + 1].splitlines()]
 
 
 # ---- kill -9 -------------------------------------------------------------------------------------

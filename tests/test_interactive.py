@@ -130,6 +130,7 @@ class Run:
         while True:
             event = self.waiting.get(timeout=WAIT)
             assert event is not None, f"the run ended before '{name}': {self.events[-3:]}"
+            cli_support.check_event(event)
             self.events.append(event)
             if event["event"] == name and all(event.get(key) == fields[key] for key in fields):
                 return event

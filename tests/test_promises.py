@@ -342,11 +342,36 @@ def test_a_session_whose_terminal_vanished_goes_on():
 def documented_fields():
     """Of each event the words that its row of the document names."""
     rows = {}
-    for line in (HERE.parent / "docs" / "json-events.md").read_text().splitlines():
+    page = (HERE.parent / "docs" / "json-events.md").read_text()
+    for line in page.split("\n## ")[0].split("| fields |\n")[1].splitlines():
         cells = line.split("|")
         if len(cells) == 5 and re.fullmatch(r" `\w+` ", cells[1]):
             rows.setdefault(cells[1].strip(" `"), set()).update(re.findall(r"`(\w+)`", cells[3]))
     return rows
+
+
+def test_the_schema_of_events_is_what_their_rows_say():
+    """The page and the file name the same events and fields, and what does not fit is found."""
+    schema, rows = cli_support.event_schema(), documented_fields()
+    kinds = {name: kind for name, kind in schema["$defs"].items() if name != "counts"}
+    assert [one["$ref"] for one in schema["oneOf"]] == [f"#/$defs/{name}" for name in kinds]
+    assert set(kinds) == set(rows), set(kinds) ^ set(rows)
+    for name, kind in kinds.items():
+        fields = set(kind["properties"]) - {"event", "agent", "turn"}
+        for part in kind["properties"].values():  # files of changes, the likeliest of a token
+            fields |= set(part.get("items", {}).get("properties", []))
+            fields |= set(schema["$defs"]["counts"]["properties"]) if "$ref" in part else set()
+        assert fields <= rows[name], (name, fields - rows[name])
+    good = {"event": "queued", "turn": 1, "text": "x", "queued": 1}
+    cli_support.check_event(good)
+    for wrong in ({"turn": -1}, {"turn": True}, {"turn": "1"}, {"text": None}, {"more": 1}, {"event": "que"}):
+        with contextlib.suppress(AssertionError):
+            cli_support.check_event({**good, **wrong})
+            raise RuntimeError(wrong)
+    for name in good:
+        with contextlib.suppress(AssertionError, KeyError):
+            cli_support.check_event({key: value for key, value in good.items() if key != name})
+            raise RuntimeError(name)
 
 
 def test_events_have_the_fields_that_their_rows_name():
