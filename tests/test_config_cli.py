@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import socket
 import subprocess
 import sys
@@ -98,7 +99,11 @@ def test_json_is_one_object_without_secrets():
         assert shown["trusted"] is True and shown["project_file"] is None
         assert shown["values"]["mcp"]["origin"] == {
             "source": "user", "name": str(place.user / "config.json"), "line": 1}
-        assert list(shown["values"])[0] == "model" and len(shown["values"]) == 31
+        page = (cli_support.ROOT / "docs" / "config.md").read_text().split("| key | value |")[1].split("\n\n")[0]
+        rows = [line.split("|")[1] for line in page.splitlines()[2:]]
+        documented = [name.replace("mcp.NAME", "mcp") for row in rows for name in re.findall("`([^`]*)`", row)]
+        assert list(shown["values"])[0] == "model"
+        assert sorted(shown["values"]) == sorted(documented), set(shown["values"]) ^ set(documented)
         assert json.loads(place.hearth("config", "policy").stdout) == "workspace-write"
 
 
