@@ -245,8 +245,9 @@ static result show_turn(
     }
     for (size_t i = 0; i < turn->message_count; i++) {
         const struct session_message *message = &turn->messages[i];
-        if (view_equals_text(message->role, "tool")) {
-            continue; /* shown with its call */
+        bool is_result = view_equals_text(message->role, "tool");
+        if (is_result && (message->call != 0 || turn->compaction != NULL)) {
+            continue; /* shown with its call; one without a call of its own is what a fork was told */
         }
         bool is_assistant = view_equals_text(message->role, "assistant");
         if (!is_assistant) {

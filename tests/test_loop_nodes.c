@@ -196,6 +196,47 @@ static void fork_is_the_only_call_of_its_block(void **state) {
     stage_clear(&stage);
 }
 
+/* ---- other beginnings ----------------------------------------------------------------------- */
+
+static void start_apart(struct stage *stage) {
+    struct node *apart = &stage->nodes[0];
+    struct node *slow = &stage->nodes[1];
+    node_open(apart);
+    apart->sequence = crowd_engine_add(stage->engine, apart->turns, 4);
+    apart->options.sequence = apart->sequence;
+    apart->options.prefix = NULL;
+    node_start(apart);
+    node_open(slow);
+    slow->options.agent.effort = 20;
+    node_start(slow);
+    assert_false(run_remark(slow->run, &(struct run_remark){view_of_text("\xFF"), 1, 0}));
+}
+
+/* A node may have a context of its own, as when another effort is to stand in its head. Behind the root's it is told. */
+static void node_has_a_context_of_its_own_or_is_told_its_effort(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_set(&stage, 2, NULL);
+    stage_play(&stage, start_apart);
+    check_root(&stage, "unverified");
+    const struct session_agent *apart = node_record(&stage.nodes[0]);
+    assert_string_equal(apart->fork_of.text, "");
+    assert_int_equal(apart->turn_count, 2);
+    assert_true(view_equals_text(apart->turns[0].messages[0].role, "system"));
+    assert_true(view_equals_text(apart->turns[0].messages[1].text, "Do it."));
+    assert_int_equal(turn_run(&apart->turns[0], SESSION_RUN_PROMPT)->position, 0);
+    assert_int_equal(apart->turns[0].end.cache.reused_tokens, 0);
+    check_appended(&stage.nodes[0]);
+    const struct session_agent *slow = node_record(&stage.nodes[1]);
+    assert_true(view_equals_text(slow->turns[0].messages[0].text, "Do it."));
+    assert_true(view_equals_text(
+        slow->turns[0].messages[1].text, "Reasoning effort from now on: 20 of 100."
+    ));
+    assert_int_equal(slow->turns[0].end.sampler.effort, 20);
+    check_appended(&stage.nodes[1]);
+    stage_clear(&stage);
+}
+
 /* ---- how they end --------------------------------------------------------------------------- */
 
 static void squeeze(void *context) {
@@ -553,6 +594,7 @@ int main(void) {
         cmocka_unit_test(children_go_on_in_the_context_of_an_open_call),
         cmocka_unit_test(child_that_says_nothing_does_not_speak_with_its_parents_words),
         cmocka_unit_test(fork_is_the_only_call_of_its_block),
+        cmocka_unit_test(node_has_a_context_of_its_own_or_is_told_its_effort),
         cmocka_unit_test(every_end_is_in_the_record_with_its_reason),
         cmocka_unit_test(what_they_changed_is_a_commit_of_theirs),
         cmocka_unit_test(root_that_does_not_open_leaves_a_session_that_has_ended),
