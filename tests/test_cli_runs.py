@@ -9,9 +9,10 @@ import pathlib
 import re
 import shutil
 import sqlite3
+import subprocess
 import sys
 
-from cli_support import GREEDY, MINI, ROOT, Scratch, check, damaged_model, event_of, hearth, main, needs_sandbox
+from cli_support import GREEDY, HEARTH, MINI, ROOT, Scratch, check, damaged_model, event_of, hearth, main, needs_sandbox
 
 
 def test_run_fixes_a_bug_and_shows_it():
@@ -33,6 +34,24 @@ def test_run_takes_the_task_from_standard_input():
     with Scratch() as scratch:
         task = scratch.demo()
         check(scratch.run(*GREEDY, text=task["prompt"] + "\n"), 0)
+
+
+def test_a_run_needs_no_terminal_and_no_environment():
+    """As in CI: nothing is set, nothing is read, and the status, the events and a file say what came of it."""
+    needs_sandbox()
+    with Scratch() as scratch:
+        task, last = scratch.demo(), scratch.path / "last"
+        done = subprocess.run(
+            [HEARTH, "run", task["prompt"], *GREEDY, "--state", scratch.state, "--json", "--max-time", "10m",
+             "--output-last-message", str(last)],
+            env={}, cwd=scratch.work, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, timeout=600)
+        check(done, 0)
+        assert done.stderr == b"", done.stderr
+        events = [event_of(line) for line in done.stdout.splitlines()]
+        assert (events[-1]["event"], events[-1]["exit_status"]) == ("finished", 0), events[-1]
+        assert last.read_text() == "".join(e["text"] for e in events if e["event"] == "content" and
+                                           e["turn"] == events[-1]["turns"]), last.read_text()
 
 
 def without_volatile_lines(text):
