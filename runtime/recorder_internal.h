@@ -1,5 +1,5 @@
-/* Between the files of the recorder: what a run records (recorder.c), how it ends (recorder_end.c), and its going on
- * under another model (recorder_model.c). Thread: as recorder.h. */
+/* Between the files of the recorder: what a run records (recorder.c, recorder_calls.c), how it ends (recorder_end.c),
+ * and its going on under another model (recorder_model.c). Thread: as recorder.h. */
 #ifndef HEARTH_RUNTIME_RECORDER_INTERNAL_H
 #define HEARTH_RUNTIME_RECORDER_INTERNAL_H
 

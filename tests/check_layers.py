@@ -59,7 +59,7 @@ EXTERNAL = {
     "xxhash.h": ["engine/kv_disk*.c"],
     "seccomp.h": ["sandbox/filter.c"],
     "git2*": ["sandbox/workspace*", "sandbox/worktree*"],
-    "sqlite3.h": ["sessions/session_*.c", "sessions/session_internal.h", "tests/test_sessions*.c",
+    "sqlite3.h": ["sessions/session_*.c", "sessions/session_internal.h", "tests/test_sessions*.c", "tests/sessions_kill.c",
                   "tests/fuzz_sessions.c", "tests/sessions_support.c"],
     "zstd.h": ["sessions/blob.c"],
     "uv.h": ["runtime/*"],

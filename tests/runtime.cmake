@@ -12,7 +12,7 @@ hearth_test(test_generation_settings SOURCES test_generation_settings.c LIBRARIE
 hearth_test(test_loop SOURCES test_loop.c runtime_support.c LIBRARIES runtime LABELS threads)
 hearth_test(test_loop_runs SOURCES test_loop_runs.c crowd_engine.c LIBRARIES runtime TIMEOUT 900 LABELS threads)
 hearth_test(test_loop_nodes_mail SOURCES test_loop_nodes_mail.c nodes_support.c crowd_engine.c LIBRARIES runtime TIMEOUT 900 LABELS threads)
-hearth_test(test_loop_nodes_kill SOURCES test_loop_nodes_kill.c nodes_support.c crowd_engine.c LIBRARIES runtime ${SQLITE3_LIBRARY} TIMEOUT 900)
+hearth_test(test_loop_nodes_kill SOURCES test_loop_nodes_kill.c sessions_kill.c nodes_support.c crowd_engine.c LIBRARIES runtime ${SQLITE3_LIBRARY} TIMEOUT 900)
 hearth_test(test_nodes_model SOURCES test_nodes_model.c nodes_support.c crowd_engine.c LIBRARIES runtime TIMEOUT 900)
 hearth_test(test_loop_nodes SOURCES test_loop_nodes.c nodes_support.c crowd_engine.c LIBRARIES runtime TIMEOUT 900 LABELS threads)
 

@@ -1,43 +1,13 @@
 /* A program that is killed within each write of SQLite's while nodes of a swarm run, send and are forked: what the next
  * writer finds is whole, and each message is in one turn of its receiver, or bounced. */
 #include "nodes_support.h"
+#include "sessions_kill.h"
 
 #include <signal.h>
-#include <sqlite3.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WRITES_MAX 4000
-#define RUNS       48 /* kills, spread over all writes */
-
-static _Atomic int writes_left; /* of the child; 0 and below: none is the last one */
-
-static void count_write(int fd, const void *data, size_t size, off_t at) {
-    if (--writes_left == 0) {
-        ssize_t ignored = at < 0 ? write(fd, data, size / 2) : pwrite(fd, data, size / 2, at);
-        (void)ignored;
-        (void)kill(getpid(), SIGKILL);
-    }
-}
-
-static ssize_t torn_pwrite(int fd, const void *data, size_t size, off_t at) {
-    count_write(fd, data, size, at);
-    return pwrite(fd, data, size, at);
-}
-
-static ssize_t torn_write(int fd, const void *data, size_t size) {
-    count_write(fd, data, size, -1);
-    return write(fd, data, size);
-}
-
-static void tear_writes(int nth) {
-    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
-    assert_non_null(vfs);
-    writes_left = nth;
-    (void)vfs->xSetSystemCall(vfs, "write", (sqlite3_syscall_ptr)torn_write);
-    (void)vfs->xSetSystemCall(vfs, "pwrite", (sqlite3_syscall_ptr)torn_pwrite);
-    (void)vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr)torn_pwrite);
-}
+#define RUNS 48 /* kills, spread over all writes */
 
 /* ---- the play: 0 sends to 1 twice, and forks 2; 1 ends without having read the second ---------- */
 
@@ -87,7 +57,7 @@ static void start_receiver(struct stage *stage) {
 /* How many writes there were. */
 static int play(const char *directory, int nth) {
     struct stage stage;
-    tear_writes(nth);
+    sessions_kill_at(nth);
     stage_set(&stage, 3, directory);
     struct node *sender = &stage.nodes[0];
     sender->asks = speaks;
@@ -100,7 +70,7 @@ static int play(const char *directory, int nth) {
     stage_play(&stage, start_receiver);
     assert_int_equal(stage.tree->mail_count, 2);
     assert_int_equal(stage.tree->mail[1].state, SESSION_MAIL_BOUNCED);
-    return nth - writes_left;
+    return sessions_writes();
 }
 
 /* ---- what is found -------------------------------------------------------------------------- */
@@ -225,11 +195,11 @@ static void kill_within_any_write_leaves_a_whole_record(void **state) {
     char directory[64];
     int writes = 0;
     make_directory(directory);
-    assert_false(play_apart(directory, WRITES_MAX, &writes));
+    assert_false(play_apart(directory, 0, &writes));
     assert_true(check_state(directory));
     remove_directory(directory);
     print_message("%d writes\n", writes);
-    assert_true(writes > RUNS && writes < WRITES_MAX);
+    assert_true(writes > RUNS);
     int killed = 0, found = 0;
     for (int i = 0; i < RUNS; i++) {
         int nth = 1 + i * (writes - 1) / RUNS, unused = 0;

@@ -1,46 +1,13 @@
 /* A writer that is killed within each write that SQLite makes, with half of it on the disk: what was
  * acknowledged is there, and each message is delivered once, bounced, or waits. */
+#include "sessions_kill.h"
 #include "sessions_support.h"
 
 #include <signal.h>
-#include <sqlite3.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define WRITES_MAX 2000
-
-static int writes_left; /* of the child, 0: none is the last one */
-
-static bool is_last_write(void) {
-    return writes_left > 0 && --writes_left == 0;
-}
-
-static ssize_t torn_pwrite(int fd, const void *data, size_t size, off_t at) {
-    if (is_last_write()) {
-        ssize_t ignored = pwrite(fd, data, size / 2, at);
-        (void)ignored;
-        (void)kill(getpid(), SIGKILL);
-    }
-    return pwrite(fd, data, size, at);
-}
-
-static ssize_t torn_write(int fd, const void *data, size_t size) {
-    if (is_last_write()) {
-        ssize_t ignored = write(fd, data, size / 2);
-        (void)ignored;
-        (void)kill(getpid(), SIGKILL);
-    }
-    return write(fd, data, size);
-}
-
-static void tear_write(int nth) {
-    sqlite3_vfs *vfs = sqlite3_vfs_find(NULL);
-    assert_non_null(vfs);
-    (void)vfs->xSetSystemCall(vfs, "write", (sqlite3_syscall_ptr)torn_write);
-    (void)vfs->xSetSystemCall(vfs, "pwrite", (sqlite3_syscall_ptr)torn_pwrite);
-    (void)vfs->xSetSystemCall(vfs, "pwrite64", (sqlite3_syscall_ptr)torn_pwrite);
-    writes_left = nth;
-}
 
 /* A turn whose message holds the mail, or says that it bounced. */
 static void turn_with_mail(
@@ -87,7 +54,7 @@ static void say(int fd, unsigned char step) {
 }
 
 static int write_steps(const struct folder *folder, int nth, int fd) {
-    tear_write(nth);
+    sessions_kill_at(nth);
     struct session_store *store = open_or_fail(folder, SESSION_READ_WRITE);
     MUST(store_execute(store, "PRAGMA synchronous=OFF", &must_error)); // a kill is no power cut
     struct swarm_fixture made = start_swarm(store);
