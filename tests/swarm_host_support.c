@@ -181,11 +181,12 @@ const struct session_agent *stage_agent(const struct stage *stage, const char *n
 
 static void check_node(const struct stage *stage, const struct session_agent *agent) {
     const struct session_node *node = agent->node;
-    const struct stage_node *told = NULL;
-    for (size_t i = 1; i < stage->count && told == NULL; i++) {
-        told = view_equals_text(agent->name, stage->nodes[i].name) ? &stage->nodes[i] : NULL;
+    size_t index = 0; /* the root's is not one */
+    for (size_t i = 1; i < stage->count && index == 0; i++) {
+        index = view_equals_text(agent->name, stage->nodes[i].name) ? i : 0;
     }
-    assert_non_null(told);
+    assert_int_not_equal(index, 0);
+    const struct stage_node *told = &stage->nodes[index];
     assert_true(node->is_ended);
     assert_true(node->ended_ms > 0); /* by its run, not by who came after a death */
     struct view outcome = node->end.outcome;
@@ -290,13 +291,14 @@ result stage_fail(struct stage *stage, struct error *error) {
 /* ---- questions ------------------------------------------------------------------------------- */
 
 const struct stage_node *stage_node(const struct stage *stage, const char *name) {
-    for (size_t i = 1; i < stage->count; i++) {
-        if (strcmp(stage->nodes[i].name, name) == 0) {
-            return &stage->nodes[i];
-        }
+    size_t index = 0;
+    for (size_t i = 1; i < stage->count && index == 0; i++) {
+        index = strcmp(stage->nodes[i].name, name) == 0 ? i : 0;
     }
-    fail_msg("there is no node %s", name);
-    return NULL;
+    if (index == 0) {
+        fail_msg("there is no node %s", name);
+    }
+    return &stage->nodes[index];
 }
 
 size_t stage_count(const struct stage *stage, enum swarm_outcome outcome) {
