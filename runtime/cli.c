@@ -16,6 +16,7 @@
 const struct cli_command *const cli_commands[] = {
     // clang-format off
     &command_run,
+    &command_swarm,
     &command_sessions_list,
     &command_sessions_show,
     &command_sessions_fork,

@@ -13,7 +13,7 @@
 #ifndef HEARTH_VERSION /* comes from CMakeLists.txt */
 #error "HEARTH_VERSION is not defined"
 #endif
-#define CLI_OPTIONS_MAX 64  /* of one command */
+#define CLI_OPTIONS_MAX 80  /* of one command */
 #define CLI_GIVEN_MAX   256 /* options on one command line */
 
 /* Architecture, section 7. */
@@ -134,7 +134,7 @@ MUST_CHECK result cli_state(
 );
 
 /* ---- the commands, by file ---- */
-extern const struct cli_command command_run;
+extern const struct cli_command command_run, command_swarm;
 extern const struct cli_command command_sessions_list, command_sessions_show, command_sessions_fork,
     command_sessions_diff, command_sessions_rewind, command_sessions_undo, command_sessions_prune,
     command_sessions_delete;

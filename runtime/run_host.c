@@ -5,6 +5,7 @@
 #include "paths.h"
 #include "run_tools.h"
 #include "session_place.h"
+#include "swarm_host.h"
 #include "terminal.h"
 #include <inttypes.h>
 #include <pthread.h>
@@ -332,7 +333,7 @@ void run_host_engine_request(
              .backend = settings->backend,
              .threads = (int32_t)settings->threads,
              .context_max = (int32_t)settings->context_max,
-             .sequences_max = 1,
+             .sequences_max = settings->swarm != NULL ? 0 : 1,
              .cache_directory = cache->is_off ? NULL : buffer_text(&settings->cache_directory),
              .cache_disk_bytes = cache->disk_bytes,
              .cache_write_bytes_hour = cache->write_bytes_hour,
@@ -347,6 +348,9 @@ void run_host_engine_request(
         .says_briefly = display_is_live(host->display),
         .say_context = host,
     };
+    if (settings->swarm != NULL) {
+        swarm_host_plan_engine(settings->swarm, &out->engine);
+    }
 }
 
 static result

@@ -21,6 +21,8 @@ struct cache_settings {
 #define CACHE_NO_POOL_BYTES 1 /* a pool of so many bytes holds nothing; 0: the engine's default */
 #define RUN_RULES_MAX       64
 
+struct swarm_options;
+
 struct run_settings {
     const struct cli_arguments *arguments;
     const struct session_tree *record; /* of the session that goes on; null: a new one */
@@ -37,10 +39,11 @@ struct run_settings {
     struct cache_settings cache;
     const char *backend; /* "auto", "cpu", "cuda" */
     struct model_settings model_settings;
-    bool is_swarm;           /* many agents: nobody is waited for, no servers are started */
-    bool is_interactive;     /* waits for a person; the task may be empty */
-    uint64_t tools;          /* that may be called; without tool_set_agents() */
-    uint64_t declared_tools; /* to the model */
+    bool is_swarm; /* many agents: nobody is waited for, no servers are started */
+    const struct swarm_options *swarm; /* with is_swarm, when the engine is opened */
+    bool is_interactive;               /* waits for a person; the task may be empty */
+    uint64_t tools;                    /* that may be called; without tool_set_agents() */
+    uint64_t declared_tools;           /* to the model */
     int32_t effort;
     int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads, calls_max;
     int64_t compact_at_percent, compact_keep_turns;

@@ -7,6 +7,7 @@
 
 #include "paths.h"
 #include "run_plan.h"
+#include "swarm.h"
 #include "swarm_eval_host.h"
 
 #include <errno.h>
@@ -216,6 +217,8 @@ static result report(struct evaluation *evaluation, struct error *error) {
 
 static int open_all(struct evaluation *evaluation) {
     struct run_settings *settings = &evaluation->settings;
+    static const struct swarm_options planned = {
+        .nodes_max = SWARM_NODES_DEFAULT, .live_max = SWARM_EVAL_LIVE_MAX};
     struct error error = {0};
     int status = run_host_check_limits();
     if (status == STATUS_DONE) {
@@ -231,6 +234,7 @@ static int open_all(struct evaluation *evaluation) {
     use_workspace(evaluation);
     settings->cache.is_off = true;
     settings->cache.is_cold = true;
+    settings->swarm = &planned;
     status = settings_places(settings);
     if (status == STATUS_DONE) {
         status = run_plan_open(&evaluation->host, settings);

@@ -286,7 +286,8 @@ result swarm_view_json_event(
         return display_json_event(out, &named, error);
     }
     const char *name = event_name(event->type);
-    if (name == NULL) {
+    bool is_root = event->type == SWARM_HOST_NODE && event->node == SWARM_ROOT; /* no agent */
+    if (name == NULL || is_root) {
         return OK;
     }
     struct json_writer writer;

@@ -146,7 +146,7 @@ static void put_cost(
     } parts[] = {
         {totals->duration_ms, options->time_ms_max, true, ""},
         {totals->tokens, options->tokens_max, false, " tokens written"},
-        {totals->calls, options->calls_max, false, " calls"},
+        {totals->calls, options->calls_max, false, totals->calls == 1 ? " call" : " calls"},
     };
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         const char *value = parts[i].is_time ? swarm_view_time(parts[i].value, number)

@@ -17,7 +17,7 @@ from cli_support import (
 
 
 COMMANDS = [
-    "run", "sessions list", "sessions show", "sessions fork", "sessions diff",
+    "run", "swarm", "sessions list", "sessions show", "sessions fork", "sessions diff",
     "sessions rewind", "sessions undo", "sessions prune", "sessions delete", "cache show",
     "cache verify",
     "cache evict", "cache export", "cache import", "config accept", "config path", "config", "doctor", "model inspect", "model tokens",
