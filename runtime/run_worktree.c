@@ -162,10 +162,7 @@ void run_worktree_end(
     const struct run_settings *settings, const struct session_id *session, int *lease
 ) {
     const char *copy = buffer_text(&settings->workspace);
-    if (*lease >= 0) {
-        (void)close(*lease);
-        *lease = -1;
-    }
+    worktree_release(lease);
     if (settings->worktree_of.length == 0) {
         return;
     }

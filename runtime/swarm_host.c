@@ -425,6 +425,7 @@ static result make_nodes(struct swarm_host *host, struct error *error) {
         struct host_node *node = &host->nodes[i];
         node->host = host;
         node->index = i;
+        buffer_init(&node->directory, BUFFER_CEILING_DEFAULT);
         buffer_init(&node->first, 2 * SWARM_BRIEF_BYTES_MAX + limits->task.length);
         buffer_init(&node->summary, SWARM_SUMMARY_BYTES_MAX);
         buffer_init(&node->detail, SWARM_DETAIL_BYTES_MAX);

@@ -111,7 +111,8 @@ struct host_node {
     struct run_node node;
     struct run_prefix prefix;
     struct run_call_hook hook;
-    struct buffer first; /* what it is told first */
+    struct buffer first;     /* what it is told first */
+    struct buffer directory; /* its path, which is asked for when the directories are closed, too */
 
     struct agent_share share;
     int64_t processes_max, memory_bytes_max;

@@ -45,6 +45,7 @@ void host_node_deinit(struct host_node *node) {
     host_remarks_drop(node);
     host_node_drop_base(node);
     buffer_deinit(&node->first);
+    buffer_deinit(&node->directory);
     buffer_deinit(&node->summary);
     buffer_deinit(&node->detail);
     buffer_deinit(&node->held_text);
@@ -169,7 +170,10 @@ static void open_done(void *context) {
         give_up(node);
         return;
     }
-    node->look.directory = swarm_work_directory(node->work);
+    const char *directory = swarm_work_directory(node->work);
+    if (is_ok(buffer_append_text(&node->directory, directory, NULL))) { /* else it is not shown */
+        node->look.directory = buffer_text(&node->directory);
+    }
     result started = host_agent_start(node, &node->error);
     if (is_failed(started)) {
         give_up(node);

@@ -152,7 +152,7 @@ static void node_destroy(struct swarm_work_node *node) {
         return;
     }
     swarm_work_close_tools(node);
-    fd_cleanup(&node->lease);
+    worktree_release(&node->lease);
     workspace_merge_deinit(&node->marks);
     buffer_deinit(&node->unresolved);
     (void)pthread_mutex_destroy(&node->lock);
@@ -365,8 +365,7 @@ static result open_parts(
     }
     if (is_failed(opened)) {
         swarm_work_close_tools(node);
-        fd_cleanup(&node->lease);
-        node->lease = -1;
+        worktree_release(&node->lease);
         result_ignore(worktree_remove(node->directory, NULL)
         ); // the first failure is the one to tell
         result_ignore(worktree_remove_store(node->store, NULL));
@@ -442,8 +441,7 @@ void swarm_work_close(struct swarm_work_node *node, struct swarm_work_closed *ou
     node->is_closed = true;
     swarm_work_close_tools(node);
     bool is_gone = is_failed(swarm_work_check_there(node, NULL));
-    fd_cleanup(&node->lease);
-    node->lease = -1;
+    worktree_release(&node->lease);
     result removed = is_gone ? OK
                      : node->has_result
                          ? worktree_remove_saved(node->directory, node->store, node->saved, &error)

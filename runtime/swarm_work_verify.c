@@ -51,7 +51,7 @@ static void scratch_deinit(struct scratch *scratch) {
     if (!scratch->is_made) {
         return;
     }
-    fd_cleanup(&scratch->lease);
+    worktree_release(&scratch->lease);
     result_ignore(worktree_discard(scratch->directory, NULL)); // a sweep finds what stays
     result_ignore(worktree_remove_store(scratch->store, NULL));
 }
@@ -61,7 +61,8 @@ static result scratch_make(
     struct swarm_work_node *node, const char *commit, struct scratch *scratch, struct error *error
 ) {
     struct swarm_work *work = node->work;
-    const struct swarm_work_node *from = node->is_closed ? work->root : node;
+    /* The root's store has what a node made; its own directory may be closed meanwhile. */
+    const struct swarm_work_node *from = node->has_result ? work->root : node;
     char name[SWARM_NAME_BYTES + 32];
     (void)pthread_mutex_lock(&work->lock);
     uint64_t serial = work->serial++;

@@ -58,6 +58,9 @@ worktree_create(const struct worktree_options *options, struct worktree *out, st
 /* Keeps the copy from being removed, by this and other processes, until the descriptor is closed or
  * the process ends. Expected errors: NOT_FOUND (no copy of ours), LIMIT (being removed), IO. */
 MUST_CHECK result worktree_lease(const char *directory, int *out_fd, struct error *error);
+/* Gives a lease back at once, *fd is -1 then; closing alone does not where a process is being started, which has a
+ * copy of the descriptor until it runs its program. Accepts -1. Usable with CLEANUP. */
+void worktree_release(int *fd);
 
 /* Whether files or branches differ from how the copy was made; `names` has the first few. What is
  * ignored and was not copied does not count. Expected errors: NOT_FOUND (no copy of ours), IO. */

@@ -35,6 +35,14 @@ result worktree_lease(const char *directory, int *out_fd, struct error *error) {
     return worktree_open_list(directory, LOCK_SH, out_fd, error);
 }
 
+void worktree_release(int *fd) {
+    if (*fd >= 0) {
+        (void)flock(*fd, LOCK_UN); /* of all copies of the descriptor */
+    }
+    fd_cleanup(fd);
+    *fd = -1;
+}
+
 struct checking {
     git_index *files;
     git_tree *saved; /* of a snapshot of all that is there; null: none */
@@ -127,7 +135,7 @@ static result check(const char *directory, struct checking *checking, struct err
 result worktree_is_dirty(
     const char *directory, bool *out, char names[WORKTREE_NAMES_BYTES], struct error *error
 ) {
-    CLEANUP(fd_cleanup) int lease = -1;
+    CLEANUP(worktree_release) int lease = -1;
     TRY(worktree_lease(directory, &lease, error));
     struct checking checking = {.changed = 0};
     TRY(check(directory, &checking, error));

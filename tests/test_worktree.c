@@ -302,6 +302,21 @@ static void copy_in_use_is_not_removed(void **state) {
     assert_true(is_ok(worktree_remove(copy, NULL)));
 }
 
+/* A process that is being started has all descriptors until it runs its program. */
+static void lease_is_over_at_once_when_it_is_given_back(void **state) {
+    (void)state;
+    (void)create_plain();
+    int lease = -1;
+    assert_true(is_ok(worktree_lease(copy, &lease, NULL)));
+    int child = dup(lease); /* of the same lock, as after a fork */
+    assert_true(child >= 0);
+    worktree_release(&lease);
+    assert_int_equal(lease, -1);
+    assert_true(is_ok(worktree_remove(copy, NULL)));
+    close(child);
+    worktree_release(&lease); /* none: nothing is done */
+}
+
 static void nothing_is_copied_while_a_command_runs(void **state) {
     (void)state;
     int directory = open(source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -330,6 +345,7 @@ int main(void) {
         TEST(any_change_makes_it_dirty_and_keeps_it),
         TEST(clean_copy_is_removed_whatever_was_built_in_it),
         TEST(copy_in_use_is_not_removed),
+        TEST(lease_is_over_at_once_when_it_is_given_back),
         TEST(nothing_is_copied_while_a_command_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
