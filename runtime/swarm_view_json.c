@@ -231,8 +231,8 @@ static const char *event_name(enum swarm_host_event_type type) {
         [SWARM_HOST_RANKED] = "ranked",
         [SWARM_HOST_MERGED] = "merged",
         [SWARM_HOST_ENDING] = "ending",
-        [SWARM_HOST_NOTE] = "note",
-        [SWARM_HOST_WARNING] = "warning",
+        [SWARM_HOST_NOTE] = NULL, /* as those of a run */
+        [SWARM_HOST_WARNING] = NULL,
         [SWARM_HOST_FINISHED] = NULL, /* swarm_view_json_end */
     };
     return names[type];
@@ -265,8 +265,6 @@ static void write_event(
         write_node(writer, "into", picture->swarm, event->other);
         write_text(writer, "merge", merges[event->merge]);
         write_view(writer, "text", event->text);
-    } else if (event->type != SWARM_HOST_ENDING) {
-        write_view(writer, "text", event->text);
     }
 }
 
@@ -284,6 +282,15 @@ result swarm_view_json_event(
         struct run_event named = *event->run;
         named.agent = swarm_node(picture->swarm, event->node)->name;
         return display_json_event(out, &named, error);
+    }
+    if (event->type == SWARM_HOST_NOTE || event->type == SWARM_HOST_WARNING) {
+        const struct run_status status = {.activity = ""};
+        const struct run_event line = {
+            .type = event->type == SWARM_HOST_NOTE ? RUN_NOTE : RUN_WARNING,
+            .status = &status,
+            .text = event->text,
+        };
+        return display_json_event(out, &line, error);
     }
     const char *name = event_name(event->type);
     bool is_root = event->type == SWARM_HOST_NODE && event->node == SWARM_ROOT; /* no agent */

@@ -81,7 +81,7 @@ class Swarm(Scratch):
 
 
 def events_of(done):
-    events = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    events = [cli_support.event_of(line) for line in done.stdout.decode().splitlines()]
     return [event for event in events if event["event"] not in ("note", "warning")]
 
 
