@@ -233,6 +233,32 @@ def test_an_interrupt_ends_all_agents():
         one.check_nothing_is_left()
 
 
+def test_agents_start_others_write_to_them_and_take_what_they_make():
+    cli_support.needs_sandbox()
+
+    def call(tool, **arguments):
+        return {"agent": 1, "calls": [{"name": tool, "arguments": arguments}]}
+
+    with Swarm() as one:
+        turns = [call("spawn", task="Write the part", name="kid"), shell(1, "sleep 3"),
+                 call("message", name="kid", message="Hurry\nup."), call("wait"), call("merge", name="kid"),
+                 say(1, "It has made its part."),
+                 shell(2, "sleep 6; echo right > answer"), say(2, "The part is there.")]
+        done = check(one.call(turns, "Answer", "--strategy", "single", "--agent-tools", "on", *VERIFY), 0)
+        text = done.stdout.decode()
+        assert one.answer() == "right\n", text
+        for part in (r" kid +starting +spawn of agent-1: Write the part$", r"^ +agent-1 to kid: Hurry$",
+                     r" agent-1 +waiting +", r"^ +kid is merged into agent-1$", r"^ +agent-1 is merged into root$",
+                     r"^agent-1 +passed +\d+ .* 1 line; merged$", r"^  kid +unverified .* merged into agent-1$",
+                     r"^agents +2: 1 passed, 1 unverified$", r"^spent .*2 merges.*1\s+message$"):
+            assert re.search(part, text, re.M), (part, text)
+        session = re.search("sessions show ([0-9a-f-]+)", text)[1]
+        tree = one.hearth("sessions", "show", session, "--tree")
+        check(tree, 0, out=r"(?s)    kid \(spawn\).*merged into agent-1.*agent-1 to kid, read in turn \d: Hurry")
+        # A model that does not know these tools has none.
+        assert b"unknown" in one.call(turns[:1], "x", "--strategy", "single", "--json").stdout
+
+
 # ---- forms -----------------------------------------------------------------------------------------
 
 
