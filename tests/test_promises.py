@@ -261,10 +261,10 @@ def test_what_a_configuration_sets_reaches_the_run():
             begun = run.wait("session")
             assert (begun["effort"], begun["tokens_max"], begun["time_ms_max"]) == (33, 777, 90000), begun
             assert begun["context_max"] == 3000, begun
+            run.wait("idle", stop="answer")
             run.send("command", command="budget")
             assert "of 777" in run.wait("note")["text"]
-            usage = [event for event in run.events if event["event"] == "usage"]
-            finish(run)
+            run.end()
         system = one.messages()[0][1]
         assert "line 3" in system and "line 20" not in system, system
 
