@@ -33,9 +33,9 @@ static const struct cli_option swarm_options_table[] = {
 struct show {
     struct swarm_view *view;
     struct run_host *run;
-    const struct swarm_host *host; /* from SWARM_HOST_BEGAN on */
-    uv_timer_t ticker;             /* of a terminal */
-    bool is_ticking;
+    struct swarm_host *host; /* from SWARM_HOST_BEGAN on */
+    uv_timer_t ticker;
+    bool is_ticking, is_lost; /* lost: what is written goes nowhere */
 };
 
 /* ---- the view ------------------------------------------------------------------------------- */
@@ -54,10 +54,19 @@ static struct swarm_picture picture_of(struct show *show) {
     };
 }
 
-/* Times go on where nothing else happens; and the terminal may have another size by now. */
+/* Times go on where nothing else happens; the terminal may have another size by now; and where nobody reads any
+ * more, it ends as after a signal. */
 static void ticked(uv_timer_t *timer) {
     struct show *show = timer->data;
     struct winsize size;
+    struct error error = {0};
+    if (!show->is_lost && is_failed(output_status(show->run->output, &error))) {
+        show->is_lost = true;
+        swarm_host_interrupt(show->host);
+    }
+    if (!show->is_ticking || !display_is_live(show->run->display)) {
+        return; /* the interrupt may have been the end */
+    }
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0) {
         swarm_view_set_size(show->view, size.ws_col, size.ws_row);
     }
@@ -68,8 +77,7 @@ static void ticked(uv_timer_t *timer) {
 /* Without a timer the tree is drawn with each change only. */
 static void start_ticking(struct show *show) {
     show->ticker.data = show;
-    if (display_is_live(show->run->display) &&
-        uv_timer_init(loop_uv(show->run->loop), &show->ticker) == 0) {
+    if (uv_timer_init(loop_uv(show->run->loop), &show->ticker) == 0) {
         show->is_ticking = true;
         (void)uv_timer_start(&show->ticker, ticked, SWARM_VIEW_INTERVAL_MS, SWARM_VIEW_INTERVAL_MS);
     }
@@ -94,6 +102,7 @@ host_told(void *context, struct swarm_host *host, const struct swarm_host_event 
     struct show *show = context;
     if (event->type == SWARM_HOST_BEGAN) {
         show->host = host;
+        display_end(show->run->display); /* the view has the terminal from here on */
         const struct swarm_picture picture = picture_of(show);
         const struct session_id *session = swarm_host_session(host);
         swarm_view_begin(show->view, &picture, session, &show->run->engine.info, event->facts);
@@ -185,13 +194,13 @@ static result run_host_swarm(
         .kill = plan.options.kill,
     };
     options.swarm.seed = plan.options.sampling.seed;
-    options.run.display = NULL; /* the view has the terminal from here on */
+    options.run.display = NULL;
     options.run.handles_signals = false;
     options.run.agent.tokens_max = 0; /* of the tree, not of one agent */
     options.run.agent.calls_max = 0;
     options.run.agent.time_ms_max = 0;
-    display_end(host->display);
     result ran = swarm_host_run(host->loop, &options, outcome, error);
+    display_end(host->display);
     swarm_view_destroy(show.view);
     run_engine_log_cache(&host->engine);
     return ran;

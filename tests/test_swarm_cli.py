@@ -259,6 +259,17 @@ def test_agents_start_others_write_to_them_and_take_what_they_make():
         assert b"unknown" in one.call(turns[:1], "x", "--strategy", "single", "--json").stdout
 
 
+def test_output_that_goes_nowhere_ends_it():
+    cli_support.needs_sandbox()
+    with Swarm() as one, open("/dev/full", "wb") as full:
+        begun = time.monotonic()
+        process = one.start([shell(1, "sleep 100")], "Answer", "--strategy", "single", stdout=full)
+        err = process.communicate(timeout=90)[1].decode()
+        assert process.returncode == 130 and time.monotonic() - begun < 60, (process.returncode, err)
+        assert "cannot write to standard output: No space left" in err, err
+        one.check_nothing_is_left()
+
+
 # ---- forms -----------------------------------------------------------------------------------------
 
 
