@@ -66,7 +66,7 @@ static result say_why_slower(
     return OK;
 }
 
-/* Beside the run's sequence there is a fork that writes a summary, then one with the new context. All
+/* Who asks for several has planned them: a swarm. Beside the sequence of one run there is a fork that writes a summary, then one with the new context. All
  * hold one context of blocks together: while the new one is read, the old one, which does not run,
  * lends it the blocks that are missing, and finds what it held in the cache if it comes back. */
 static result plan_sequences(
@@ -77,6 +77,10 @@ static result plan_sequences(
 ) {
     struct engine_options options = *asked;
     TRY(engine_plan_make(&options, plan, error));
+    if (asked->sequences_max > 1) {
+        *out = options;
+        return OK;
+    }
     options.sequences_max = RUN_SEQUENCES_MAX;
     options.windows_max = RUN_WINDOWS_MAX;
     options.kv_tokens_max = plan->context_max;

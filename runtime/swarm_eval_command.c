@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #define SEEDS_DEFAULT   3
-#define TIME_MS_DEFAULT 2000
-#define TOKENS_DEFAULT  2500
+#define TIME_MS_DEFAULT 2500
+#define TOKENS_DEFAULT  3000
 #define SAY_INTERVAL_MS 30000 /* where nobody looks on */
 
 struct evaluation {
@@ -235,9 +235,12 @@ static int open_all(struct evaluation *evaluation) {
     settings->cache.is_off = true;
     settings->cache.is_cold = true;
     settings->swarm = &planned;
+    const struct swarm_options largest = {.live_max = SWARM_EVAL_LIVE_MAX};
     status = settings_places(settings);
     if (status == STATUS_DONE) {
+        settings->swarm = &largest;
         status = run_plan_open(&evaluation->host, settings);
+        settings->swarm = NULL;
     }
     return status == STATUS_DONE ? run_plan_open_session(&evaluation->host, settings) : status;
 }

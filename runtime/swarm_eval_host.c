@@ -121,9 +121,12 @@ static result run_swarm(
     options.run.sequence = place->sequence;
     options.run.workspace = place->workspace;
     options.run.sampling.seed = order->seed;
+    options.run.display = NULL;
+    options.run.handles_signals = false;
     options.run.agent.task = order->item->prompt;
     options.run.agent.time_ms_max = 0; /* the swarm's */
     options.run.agent.tokens_max = 0;
+    options.run.agent.calls_max = 0;
     options.run.begin.task = order->item->prompt;
     options.run.begin.sampler.seed = order->seed;
     options.run.begin.time_ms_max = order->time_ms_max;
@@ -132,6 +135,7 @@ static result run_swarm(
     options.permission = run_tools_permission_options(settings);
     options.state = buffer_text(&place->directory);
     options.snapshots = buffer_text(&place->snapshots);
+    options.shares_nothing = order->setting->shares_nothing;
     options.has_notes = settings->model_settings.has_swarm_notes;
     options.handles_signals = true;
     options.kill = plan.options.kill;

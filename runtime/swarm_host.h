@@ -106,6 +106,8 @@ struct swarm_host_options {
     /* Whether agents are told of their name, share and deadline, and to wrap up; not a model that was trained
      * with bare tasks. */
     bool has_notes;
+    /* For measurements: an agent evaluates all of its prompt itself, in a context of its own. */
+    bool shares_nothing;
     bool
         has_agent_tools; /* `tools.set` and the declarations have them: agents start and ask others */
 

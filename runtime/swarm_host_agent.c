@@ -116,6 +116,11 @@ struct session_share host_record_share(const struct host_node *node) {
     };
 }
 
+/* Behind no prefix: its record is that of a spawned one. */
+static bool is_alone(const struct host_node *node) {
+    return node->host->options.shares_nothing && node->base == NULL;
+}
+
 void host_agent_begin(struct host_node *node, struct session_node_begin *out) {
     const struct swarm_host *host = node->host;
     const struct swarm_node *told = swarm_node(host->swarm, node->index);
@@ -126,7 +131,7 @@ void host_agent_begin(struct host_node *node, struct session_node_begin *out) {
              .parent = host->nodes[told->parent].agent,
              .name = view_of_text(node->name),
              .sampler = {.effort = node->effort}},
-        .kind = view_of_text(swarm_kind_name(told->kind)),
+        .kind = view_of_text(swarm_kind_name(is_alone(node) ? SWARM_KIND_SPAWN : told->kind)),
         .brief = buffer_view(&told->brief),
         .workspace = view_of_text(node->work != NULL ? swarm_work_directory(node->work) : ""),
         .share = host_record_share(node),
@@ -149,6 +154,9 @@ static result make_context(struct host_node *node, struct error *error) {
         node->prefix.answer = buffer_view(&node->first);
     }
     const struct engine_ports *engine = &host->options.run.engine;
+    if (is_alone(node)) {
+        return engine->create(engine->context, &node->sequence, error);
+    }
     return engine->fork(engine->context, node->prefix.sequence, &node->sequence, error);
 }
 
@@ -174,7 +182,7 @@ static void fill_options(struct host_node *node, struct run_options *out) {
     out->hooks = swarm_work_hooks(node->work);
     out->workspace = swarm_work_workspace(node->work);
     out->node = &node->node;
-    out->prefix = &node->prefix;
+    out->prefix = is_alone(node) ? NULL : &node->prefix;
     out->called = &node->hook;
     out->agent.task = node->base == NULL ? buffer_view(&node->first) : view_of(NULL, 0);
     out->agent.effort = node->effort;
