@@ -104,14 +104,15 @@ static void best_note(
         strategy_order(orders, STRATEGY_ORDER_RANK, SWARM_NONE);
     } else if (is_ranked || (is_over && attempts->open == 0)) {
         size_t best = swarm_best(swarm);
-        strategy_end(
-            orders,
-            best,
-            "%zu of %lld attempts passed%s",
-            attempts->passed,
-            (long long)swarm_options(swarm)->attempts,
-            is_ranked ? "; the ranking decided" : ""
-        );
+        long long count = (long long)swarm_options(swarm)->attempts;
+        const char *ranked = is_ranked ? "; the ranking decided" : "";
+        if (swarm_options(swarm)->has_verifier) {
+            strategy_end(
+                orders, best, "%zu of %lld attempts passed%s", attempts->passed, count, ranked
+            );
+        } else {
+            strategy_end(orders, best, "%lld attempts are over%s", count, ranked);
+        }
     }
 }
 
