@@ -201,6 +201,6 @@ void swarm_host_plan_engine(const struct swarm_options *options, struct engine_o
     if (engine->windows_max == 0 || engine->kv_tokens_max == 0) {
         plan_contexts(engine, live + 1);
     }
-    /* Each node's, those that forks go on behind, the root's, and one of a ranking. */
-    engine->sequences_max = (int32_t)(nodes + live + 2);
+    /* Each node's, those that forks go on behind, two of each compaction, the root's, and one of a ranking. */
+    engine->sequences_max = (int32_t)(nodes + 3 * live + 2);
 }
