@@ -165,8 +165,7 @@ static result run_host_swarm(
     struct run_host *host,
     const struct run_settings *settings,
     const struct swarm_settings *own,
-    const struct swarm_options *swarm,
-    const char *why,
+    const struct swarm_chosen *chosen,
     struct swarm_host_outcome *outcome,
     struct error *error
 ) {
@@ -175,11 +174,11 @@ static result run_host_swarm(
     CLEANUP(buffer_deinit) struct buffer record;
     buffer_init(&record, BUFFER_CEILING_DEFAULT);
     TRY(run_plan_make(host, settings, &plan, error));
-    TRY(swarm_settings_write(own, swarm, &record, error));
-    TRY(create_view(host, settings, own, why, &show.view, error));
+    TRY(swarm_settings_write(own, &chosen->options, &record, error));
+    TRY(create_view(host, settings, own, chosen->why, &show.view, error));
     struct swarm_host_options options = {
-        .swarm = *swarm,
-        .reason = view_of_text(why),
+        .swarm = chosen->options,
+        .reason = view_of_text(chosen->why),
         .verifier = own->verify,
         .settings = buffer_view(&record),
         .run = plan.options,
@@ -214,12 +213,11 @@ static int swarm_opened(
 ) {
     static const char servers[] =
         "servers of the configuration (mcp) are not started: agents of a swarm do without";
-    char why[STRATEGY_WHY_BYTES];
-    struct swarm_options swarm;
+    struct swarm_chosen chosen;
     struct swarm_host_outcome outcome = {0};
     struct error error = {0};
-    swarm_settings_choose(own, settings, &swarm, why);
-    settings->swarm = &swarm;
+    swarm_settings_choose(own, settings, &chosen);
+    settings->swarm = &chosen.options;
     int status = run_plan_open(host, settings);
     settings->swarm = NULL;
     if (status != STATUS_DONE) {
@@ -232,7 +230,7 @@ static int swarm_opened(
     if (status != STATUS_DONE) {
         return status;
     }
-    result ran = run_host_swarm(host, settings, own, &swarm, why, &outcome, &error);
+    result ran = run_host_swarm(host, settings, own, &chosen, &outcome, &error);
     if (is_failed(ran)) {
         return ran.code == RESULT_INVALID_INPUT
                    ? cli_usage(settings->arguments, "%s", error.message)
@@ -301,7 +299,7 @@ const struct cli_command command_swarm = {
         "  auto     chosen by task, budget and verifier; it is said why\n"
         "  single   one agent, which may start others itself\n"
         "  race     several attempts; the first that passes --verify wins\n"
-        "  best-of  several attempts to their end; --verify, a ranking, then the shorter change\n"
+        "  best-of  several attempts to their end; the best by --verify and a ranking\n"
         "  plan     a planner splits the task, workers do the parts, which are merged\n"
         "  staged   attempts at low effort, then fewer at higher effort; needs --verify\n"
         "  retries  one agent after another until one passes --verify\n"

@@ -195,10 +195,7 @@ int swarm_settings_apply(struct swarm_settings *settings, struct run_settings *r
 /* ---- the strategy --------------------------------------------------------------------------- */
 
 void swarm_settings_choose(
-    const struct swarm_settings *settings,
-    const struct run_settings *run,
-    struct swarm_options *out,
-    char why[STRATEGY_WHY_BYTES]
+    const struct swarm_settings *settings, const struct run_settings *run, struct swarm_chosen *out
 ) {
     struct strategy_choice choice = {
         .strategy = settings->strategy, .attempts = settings->attempts, .why = ""};
@@ -217,8 +214,8 @@ void swarm_settings_choose(
         };
         strategy_choose(&facts, &choice);
     }
-    memcpy(why, choice.why, STRATEGY_WHY_BYTES);
-    *out = (struct swarm_options){
+    memcpy(out->why, choice.why, STRATEGY_WHY_BYTES);
+    out->options = (struct swarm_options){
         .task = buffer_view(&run->task),
         .strategy = choice.strategy,
         .attempts = choice.attempts,

@@ -26,13 +26,13 @@ int swarm_settings_read(const struct cli_arguments *arguments, struct swarm_sett
  * it goes together. The strategies' own tools are added to the run's. The same statuses. */
 int swarm_settings_apply(struct swarm_settings *settings, struct run_settings *run);
 
-/* Chooses the strategy where none is asked for, and fills in the options but for the seed; `why` is empty
- * where it was asked for. Borrows the run's task. */
+struct swarm_chosen {
+    struct swarm_options options; /* but for the seed; borrows the run's task */
+    char why[STRATEGY_WHY_BYTES]; /* this strategy; "": it was asked for */
+};
+/* Chooses the strategy where none is asked for, and fills in the options. */
 void swarm_settings_choose(
-    const struct swarm_settings *settings,
-    const struct run_settings *run,
-    struct swarm_options *out,
-    char why[STRATEGY_WHY_BYTES]
+    const struct swarm_settings *settings, const struct run_settings *run, struct swarm_chosen *out
 );
 
 /* What the record keeps of them, as a JSON object. Expected errors: MEMORY. */

@@ -13,7 +13,13 @@ const char *swarm_view_number(int64_t number, char out[SWARM_VIEW_NUMBER_BYTES])
     if (number < 1000) {
         length = snprintf(out, SWARM_VIEW_NUMBER_BYTES, "%" PRId64, number);
     } else if (number < 10000) {
-        length = snprintf(out, SWARM_VIEW_NUMBER_BYTES, "%.1fk", (double)(number / 100) / 10.0);
+        length = snprintf(
+            out,
+            SWARM_VIEW_NUMBER_BYTES,
+            "%" PRId64 ".%" PRId64 "k",
+            number / 1000,
+            number / 100 % 10
+        );
     } else if (number < 10 * million) {
         length = snprintf(out, SWARM_VIEW_NUMBER_BYTES, "%" PRId64 "k", number / 1000);
     } else {
@@ -92,7 +98,10 @@ void swarm_view_one_line(struct view text, char *out, size_t bytes) {
     }
     line = view_slice(line, from, line.length - from);
     for (; used < line.length && used + 1 < bytes && line.data[used] != '\n'; used++) {
-        out[used] = line.data[used] == '\t' ? ' ' : (char)line.data[used];
+        memcpy(out + used, line.data + used, 1);
+        if (out[used] == '\t') {
+            out[used] = ' ';
+        }
     }
     out[utf8_valid_prefix(view_of(out, used))] = '\0';
 }
