@@ -64,23 +64,53 @@ static int choose_settings(struct evaluation *evaluation) {
     return STATUS_DONE;
 }
 
+/* What settings and tasks say is not said once more. */
+static int check_others(const struct cli_arguments *arguments) {
+    static const char *const names[] = {
+        "directory",
+        "worktree",
+        "strategy",
+        "verify",
+        "attempts",
+        "max-agents",
+        "at-once",
+        "max-depth",
+        "verify-time",
+        "max-calls",
+        "max-processes",
+        "max-memory",
+        "agent-tools",
+        "seed",
+    };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        for (size_t j = 0; j < arguments->given_count; j++) {
+            size_t given = arguments->given[j].option;
+            if (strcmp(arguments->command->options[given].name, names[i]) == 0) {
+                return cli_usage(arguments, "--%s: an evaluation has its own", names[i]);
+            }
+        }
+    }
+    return arguments->word_count == 0
+               ? STATUS_DONE
+               : cli_usage(arguments, "a task: an evaluation has its own, in --eval TASKS");
+}
+
 static int read_options(struct evaluation *evaluation) {
     const struct cli_arguments *arguments = &evaluation->arguments;
     struct run_settings *settings = &evaluation->settings;
     struct error error = {0};
     int64_t seeds = SEEDS_DEFAULT;
     int64_t count = 0;
-    int status = settings_numbers(settings);
+    int status = check_others(arguments);
+    if (status == STATUS_DONE) {
+        status = settings_numbers(settings);
+    }
     if (status != STATUS_DONE) {
         return status;
     }
     if (!cli_i64(arguments, "eval-seeds", 1, SWARM_EVAL_SEEDS_MAX, &seeds) ||
         !cli_i64(arguments, "eval-tasks", 1, SWARM_EVAL_TASKS_MAX, &count)) {
         return STATUS_USAGE;
-    }
-    if (arguments->word_count > 0 || cli_has(arguments, "directory") ||
-        cli_has(arguments, "worktree")) {
-        return cli_usage(arguments, "--eval has its own tasks and workspaces: name neither");
     }
     bool is_bounded = cli_has(arguments, "max-time") || cli_has(arguments, "max-tokens");
     evaluation->plan.limits[SWARM_EVAL_TIME] = is_bounded ? settings->time_ms_max : TIME_MS_DEFAULT;

@@ -3,6 +3,8 @@
 
 #include "base/json.h"
 
+#define HEADER_SHOWN_BYTES 80
+
 /* What a line has beside names: where it is in the result. */
 struct number {
     const char *name;
@@ -128,6 +130,23 @@ static result read_line(struct swarm_eval *eval, struct view line, struct error 
     return OK;
 }
 
+/* Shows both from the member on in which they differ. */
+static result refuse_header(struct view has, struct view wants, struct error *error) {
+    size_t from = 0;
+    for (size_t i = 0; i < has.length && i < wants.length && has.data[i] == wants.data[i]; i++) {
+        from = strchr("{,", has.data[i]) != NULL && has.data[i] != '\0' ? i + 1 : from;
+    }
+    has = view_slice(has, from, HEADER_SHOWN_BYTES);
+    wants = view_slice(wants, from, HEADER_SHOWN_BYTES);
+    FAIL(
+        error,
+        INVALID_INPUT,
+        "it is of another evaluation: it has %.*s, and this one %.*s",
+        VIEW_ARGUMENTS(has),
+        VIEW_ARGUMENTS(wants)
+    );
+}
+
 result swarm_eval_read_lines(
     struct swarm_eval *eval, struct view header, struct view text, size_t *used, struct error *error
 ) {
@@ -136,14 +155,7 @@ result swarm_eval_read_lines(
     size_t length = 0;
     for (size_t number = 1; cursor_take_until(&cursor, '\n', &line); number++) {
         if (number == 1 && !view_equals(line, header)) {
-            struct view begins = view_slice(line, 0, 200);
-            FAIL(
-                error,
-                INVALID_INPUT,
-                "it is of another evaluation: it has %.*s, and this one %.*s",
-                VIEW_ARGUMENTS(begins),
-                VIEW_ARGUMENTS(header)
-            );
+            return refuse_header(line, header, error);
         }
         if (number > 1) {
             TRY_NOTE(error, read_line(eval, line, error), "line %zu", number);

@@ -55,6 +55,27 @@ static void agent_without_notes_is_told_the_task_alone(void **state) {
     stage_close(&stage);
 }
 
+/* Each reads the system text itself, as a run of its own would; the record says what it is. */
+static void agents_that_share_nothing_have_contexts_of_their_own(void **state) {
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        struct stage stage;
+        stage_open(&stage, "best-of", 2, works);
+        stage.options.shares_nothing = round == 1;
+        stage_run(&stage);
+        assert_true(stage.outcome.result.is_merged);
+        for (size_t i = 0; i < 2; i++) {
+            const struct session_agent *agent = stage_agent(&stage, i == 0 ? "agent-1" : "agent-2");
+            bool is_alone = round == 1;
+            assert_true(view_equals_text(agent->node->kind, is_alone ? "spawn" : "fork"));
+            const struct session_turn *turn = &agent->turns[0];
+            const struct session_message *first = &turn->messages[0];
+            assert_true(view_equals_text(first->role, is_alone ? "system" : "user"));
+        }
+        stage_close(&stage);
+    }
+}
+
 /* The second has it; the others would write for ever. */
 static struct fake_turn races(void *context, const struct writer_prompt *prompt) {
     if (prompt_is_of(prompt, "agent-2")) {
@@ -373,6 +394,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(single_agent_works_and_its_result_is_merged),
         cmocka_unit_test(agent_without_notes_is_told_the_task_alone),
+        cmocka_unit_test(agents_that_share_nothing_have_contexts_of_their_own),
         cmocka_unit_test(race_ends_the_others_in_the_middle_of_a_token),
         cmocka_unit_test(best_of_is_what_the_model_ranks_first),
         cmocka_unit_test(plan_is_carried_out_in_order_and_merged),
