@@ -90,8 +90,8 @@ def test_missing_value_and_surplus_word_are_refused():
 
 
 def test_unknown_command_is_refused():
-    check(hearth("swim"), 2, err=r"there is no command 'swim'\nusage: hearth COMMAND")
-    check(hearth("model", "swim"), 2, err=r"there is no command 'model swim'")
+    check(hearth("juggle"), 2, err=r"there is no command 'juggle'\nusage: hearth COMMAND")
+    check(hearth("model", "juggle"), 2, err=r"there is no command 'model juggle'")
     check(hearth(), 2, err="which command")
     check(hearth("model"), 2, err="hearth model tokens")
 

@@ -343,10 +343,10 @@ def documented_fields():
     """Of each event the words that its row of the document names."""
     rows = {}
     page = (HERE.parent / "docs" / "json-events.md").read_text()
-    for line in page.split("\n## ")[0].split("| fields |\n")[1].splitlines():
-        cells = line.split("|")
-        if len(cells) == 5 and re.fullmatch(r" `\w+` ", cells[1]):
-            rows.setdefault(cells[1].strip(" `"), set()).update(re.findall(r"`(\w+)`", cells[3]))
+    for table in page.split("| `event` | when | fields |\n")[1:]:  # of a run, of a swarm
+        for line in table.split("\n\n")[0].splitlines()[1:]:
+            cells = line.split("|")
+            rows[cells[1].strip(" `")] = set(re.findall(r"`(\w+)`", cells[3]))
     return rows
 
 
@@ -357,7 +357,7 @@ def test_the_schema_of_events_is_what_their_rows_say():
     assert [one["$ref"] for one in schema["oneOf"]] == [f"#/$defs/{name}" for name in kinds]
     assert set(kinds) == set(rows), set(kinds) ^ set(rows)
     for name, kind in kinds.items():
-        fields = set(kind["properties"]) - {"event", "agent", "turn"}
+        fields = set(kind["properties"]) - {"event", "agent", "turn", "elapsed_ms"}
         for part in kind["properties"].values():  # files of changes, the likeliest of a token
             fields |= set(part.get("items", {}).get("properties", []))
             fields |= set(schema["$defs"]["counts"]["properties"]) if "$ref" in part else set()
