@@ -115,12 +115,14 @@ static void leave_place(struct swarm_work *work) {
     if (work->place_fd < 0) {
         return;
     }
+    result_ignore(swarm_work_sweep_rest(work->place, NULL)); // the next swarm's sweep looks again
     for (size_t i = 0; i < COUNT_OF(folders); i++) {
         if (is_ok(swarm_work_join(path, work->place, folders[i], "", NULL))) {
             (void)rmdir(path);
         }
     }
     (void)rmdir(work->place);
+    (void)flock(work->place_fd, LOCK_UN); // at once: see worktree_release
     fd_cleanup(&work->place_fd);
 }
 

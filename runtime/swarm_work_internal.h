@@ -101,6 +101,9 @@ MUST_CHECK result swarm_work_try_merge(
     struct error *error
 );
 
+/* While nobody works there: copies that are thrown away, and stores whose copy is gone. Expected errors: IO. */
+MUST_CHECK result swarm_work_sweep_rest(const char *place, struct error *error);
+
 /* With the node's lock: what only a run needs. Ends jobs. */
 void swarm_work_close_tools(struct swarm_work_node *node);
 

@@ -72,21 +72,28 @@ add_kept(const char *session, const struct worktree_swept *copies, struct swarm_
     }
 }
 
+result swarm_work_sweep_rest(const char *place, struct error *error) {
+    static const char *const folders[] = {SWARM_WORK_VERIFY, SWARM_WORK_STORES};
+    char path[SWARM_WORK_PATH];
+    for (size_t i = 0; i < COUNT_OF(folders); i++) {
+        struct worktree_swept swept; // of stores only what is half removed
+        TRY(swarm_work_join(path, place, folders[i], "", error));
+        TRY(worktree_sweep(path, false, &swept, error));
+    }
+    return sweep_stores(place, error);
+}
+
 /* With the lock of the place: its owner is dead. */
 static result sweep_place(
     const char *place, const char *session, struct swarm_work_swept *swept, struct error *error
 ) {
     static const char *const folders[] = {SWARM_WORK_COPIES, SWARM_WORK_VERIFY, SWARM_WORK_STORES};
     char path[SWARM_WORK_PATH];
-    for (size_t i = 0; i < COUNT_OF(folders); i++) {
-        struct worktree_swept found;
-        TRY(swarm_work_join(path, place, folders[i], "", error));
-        TRY(worktree_sweep(path, false, &found, error)); // of stores only what is half removed
-        if (i == 0) {
-            add_kept(session, &found, swept);
-        }
-    }
-    TRY(sweep_stores(place, error));
+    struct worktree_swept found;
+    TRY(swarm_work_join(path, place, SWARM_WORK_COPIES, "", error));
+    TRY(worktree_sweep(path, false, &found, error));
+    add_kept(session, &found, swept);
+    TRY(swarm_work_sweep_rest(place, error));
     for (size_t i = 0; i < COUNT_OF(folders); i++) {
         TRY(swarm_work_join(path, place, folders[i], "", error));
         (void)rmdir(path); // with something in it it stays
@@ -106,7 +113,9 @@ result swarm_work_sweep(const char *swarms, struct swarm_work_swept *out, struct
         TRY(swarm_work_join(path, swarms, name, "", error));
         CLEANUP(fd_cleanup) int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
-            TRY(sweep_place(path, name, &swept, error));
+            result done = sweep_place(path, name, &swept, error);
+            (void)flock(fd, LOCK_UN); // at once: see worktree_release
+            TRY(done);
         } else if (fd >= 0) {
             swept.in_use += 1;
         }

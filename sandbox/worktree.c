@@ -583,7 +583,7 @@ worktree_create(const struct worktree_options *options, struct worktree *out, st
     CLEANUP(fd_cleanup)
     int source = open(options->source, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     CLEANUP(fd_cleanup) int lock = -1;
-    CLEANUP(fd_cleanup) int to = -1;
+    CLEANUP(worktree_release) int to = -1; // the copy may be removed as soon as it was made
     CLEANUP(worktree_release) int lease = -1;
     if (source < 0) {
         FAIL_FOREIGN(error, IO, errno, "workspace '%.300s': %s", options->source, strerror(errno));

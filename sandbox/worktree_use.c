@@ -196,7 +196,7 @@ static result find_saved(
 static result remove_copy(
     const char *directory, struct workspace *workspace, const char *commit, struct error *error
 ) {
-    CLEANUP(fd_cleanup) int list = -1;
+    CLEANUP(worktree_release) int list = -1;
     CLEANUP(fd_cleanup) int lock = -1;
     CLEANUP(tree_cleanup) git_tree *saved = NULL;
     TRY(worktree_open_list(directory, LOCK_EX, &list, error));
@@ -230,13 +230,12 @@ result worktree_remove(const char *directory, struct error *error) {
 result worktree_remove_saved(
     const char *directory, const char *snapshots, const char *commit, struct error *error
 ) {
-    CLEANUP(fd_cleanup) int list = -1;
+    CLEANUP(worktree_release) int list = -1;
     CLEANUP(workspace_cleanup) struct workspace *workspace = NULL;
     TRY(worktree_open_list(directory, LOCK_SH, &list, error)
     ); // a copy, before a store is made for it
     TRY(workspace_open(directory, snapshots, &workspace, error));
-    close(list);
-    list = -1;
+    worktree_release(&list);
     return remove_copy(directory, workspace, commit, error);
 }
 
@@ -249,7 +248,7 @@ static bool is_scratch(const char *directory) {
 }
 
 result worktree_discard(const char *directory, struct error *error) {
-    CLEANUP(fd_cleanup) int list = -1;
+    CLEANUP(worktree_release) int list = -1;
     CLEANUP(fd_cleanup) int lock = -1;
     TRY(worktree_open_list(directory, LOCK_EX, &list, error));
     if (!is_scratch(directory)) {

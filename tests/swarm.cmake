@@ -15,3 +15,10 @@ hearth_test(test_swarm_work SOURCES test_swarm_work.c swarm_work_support.c LIBRA
 add_dependencies(test_swarm_work hearth-sandbox hearth-inner)
 hearth_test(test_swarm_work_verify SOURCES test_swarm_work_verify.c swarm_work_support.c LIBRARIES runtime Threads::Threads)
 add_dependencies(test_swarm_work_verify hearth-sandbox hearth-inner)
+hearth_test(test_swarm_work_many SOURCES test_swarm_work_many.c swarm_work_support.c
+    LIBRARIES runtime Threads::Threads TIMEOUT 600)
+add_dependencies(test_swarm_work_many hearth-sandbox hearth-inner)
+add_executable(bench_swarm_work bench_swarm_work.c) # no test: its timings want an idle machine
+target_link_libraries(bench_swarm_work PRIVATE runtime hearth_flags)
+target_compile_definitions(bench_swarm_work PRIVATE TEST_BINARY_DIR="${PROJECT_BINARY_DIR}")
+add_dependencies(bench_swarm_work hearth-sandbox hearth-inner)
