@@ -28,7 +28,30 @@ static const struct cli_option run_options_table[] = {
 };
 /* clang-format on */
 
-static int say_nothing_is_left(const struct session_tree *record) {
+/* The last text that the model wrote beside its thinking, in a record. */
+static struct view last_recorded(const struct session_tree *record) {
+    const struct session_agent *agent = record->agent_count > 0 ? &record->agents[0] : NULL;
+    for (size_t i = agent != NULL ? agent->turn_count : 0; i > 0; i--) {
+        const struct session_turn *turn = &agent->turns[i - 1];
+        for (size_t k = turn->is_rewound ? 0 : turn->message_count; k > 0; k--) {
+            const struct session_message *message = &turn->messages[k - 1];
+            if (view_equals_text(message->role, "assistant") && message->text.length > 0) {
+                return message->text;
+            }
+        }
+    }
+    return view_of(NULL, 0);
+}
+
+/* What was asked for of the end is there all the same. */
+static int
+say_nothing_is_left(const struct run_settings *settings, const struct session_tree *record) {
+    const char *path = cli_value(settings->arguments, "output-last-message");
+    struct error error = {0};
+    result kept = path != NULL ? path_replace(path, last_recorded(record), &error) : OK;
+    if (is_failed(kept)) {
+        return cli_fail_error(kept, &error);
+    }
     (void)cli_fail(
         STATUS_DONE,
         "session %s ended with an answer: nothing is left to do; name a new task to go on",
@@ -110,7 +133,7 @@ run_opened(struct run_host *host, struct run_settings *settings, struct session_
         }
         if (is_ok(ran) && host->record != NULL && host->resume.is_done &&
             !settings->is_interactive) {
-            return say_nothing_is_left(host->record);
+            return say_nothing_is_left(settings, host->record);
         }
         ran = is_ok(ran) ? run_agent(host, settings, &outcome, &error) : ran;
         *session = outcome.session.text[0] != '\0' ? outcome.session : *session;
@@ -147,7 +170,7 @@ static int run(const struct cli_arguments *arguments) {
     }
     if (status == STATUS_DONE && record != NULL && record->session.status == SESSION_DONE &&
         settings.task.length == 0 && !settings.is_interactive) {
-        status = say_nothing_is_left(record);
+        status = say_nothing_is_left(&settings, record);
     } else if (status == STATUS_DONE) {
         status = run_opened(&host, &settings, &session);
     }

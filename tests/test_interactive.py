@@ -828,6 +828,12 @@ def test_the_last_message_is_a_file():
             run.end()
         assert path.read_text() == "the last"
         assert sorted(p.name for p in one.folder.iterdir() if "last" in p.name) == ["last"]
+        path.unlink()  # where nothing is left to do, it is that of the record
+        done = subprocess.run([PROGRAM, "run", "--resume", "last", "--state", str(one.state), "--output-last-message",
+                               str(path)], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=one.work, timeout=WAIT,
+                              env=dict(os.environ, HEARTH_SCRIPT=str(one.folder / "script.json")))
+        assert done.returncode == 0 and b"nothing is left" in done.stderr, done
+        assert path.read_text() == "the last"
 
 
 if __name__ == "__main__":
