@@ -78,11 +78,11 @@ static void put_command(struct lines *lines, const char *label, struct view comm
 
 static void put_result(const struct swarm_picture *picture, struct buffer *text) {
     const struct swarm_result *end = swarm_result(picture->swarm);
-    const char *outcome = swarm_outcome_name(end->outcome);
     if (end->node == SWARM_NONE) {
-        result_ignore(buffer_append_format(text, NULL, "%s: there is none", outcome));
+        result_ignore(buffer_append_text(text, "there is none", NULL));
         return;
     }
+    const char *outcome = swarm_outcome_name(end->outcome);
     const struct swarm_node *node = swarm_node(picture->swarm, end->node);
     if (end->node == SWARM_ROOT) {
         result_ignore(buffer_append_format(
