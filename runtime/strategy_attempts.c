@@ -105,7 +105,9 @@ static void best_note(
     } else if (is_ranked || (is_over && attempts->open == 0)) {
         size_t best = swarm_best(swarm);
         long long count = (long long)swarm_options(swarm)->attempts;
-        const char *ranked = is_ranked ? "; the ranking decided" : "";
+        bool has_score =
+            best != SWARM_NONE && best != SWARM_ROOT && swarm_node(swarm, best)->has_score;
+        const char *ranked = is_ranked && has_score ? "; the ranking decided" : "";
         if (swarm_options(swarm)->has_verifier) {
             strategy_end(
                 orders, best, "%zu of %lld attempts passed%s", attempts->passed, count, ranked
