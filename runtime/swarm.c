@@ -51,6 +51,8 @@ static void node_event(struct swarm *swarm, const struct swarm_event *event) {
         swarm_node_start_failed(swarm, node, event->text);
     } else if (event->type == SWARM_TURN_ENDED && works) {
         swarm_turn_ended(swarm, node, event);
+    } else if (event->type == SWARM_HEARD && works) {
+        swarm->nodes[node].heard_ms = swarm->now_ms;
     } else if (event->type == SWARM_NODE_ENDED && (works || state == SWARM_STARTING)) {
         swarm_node_ended(swarm, event);
     } else if (event->type == SWARM_ASKED && state == SWARM_RUNNING) {

@@ -74,7 +74,7 @@ struct swarm_options {
     int64_t verify_ms_max;                 /* of one verification; 0: default, as the next three */
     int64_t merge_ms_max;
     int64_t kill_grace_ms;     /* from a cancel until the node has ended, else it is lost */
-    int64_t silent_ms_max;     /* without the end of a turn or a call: the node hangs */
+    int64_t silent_ms_max;     /* without the end of a turn, or HEARD: the node hangs */
     int64_t node_memory_bytes; /* that one agent needs at least; 0: unknown */
     int32_t effort;            /* asked for; 0: the model has none */
     int32_t effort_min;        /* 0: 25 */
@@ -210,6 +210,7 @@ enum swarm_event_type {
     SWARM_NODE_STARTED,
     SWARM_NODE_START_FAILED, /* text says why: no workspace, no memory */
     SWARM_TURN_ENDED, /* after its calls: tokens, calls (since the node's last event), digest */
+    SWARM_HEARD,      /* in the middle of a turn: the node does not hang */
     SWARM_NODE_ENDED, /* end, text, detail, commit, changed_lines, tokens, calls. Its messages were
                          confirmed before or are not delivered any more; its processes are gone */
     SWARM_VERIFIED,   /* verdict, detail: the end of its output */

@@ -161,7 +161,7 @@ static bool is_idle(const struct swarm_host *host) {
     for (size_t i = 0; i < host->node_count; i++) {
         const struct host_node *node = &host->nodes[i];
         bool is_over = node->phase == NODE_NEW || node->phase == NODE_OVER;
-        if (!is_over || node->is_began_posted || node->verification.is_running ||
+        if (!is_over || node->is_posted || node->verification.is_running ||
             node->merge.is_running) {
             return false;
         }

@@ -7,28 +7,42 @@
 
 /* ---- what is heard ----------------------------------------------------------------------------- */
 
-/* Only now others can send it mail, since the record knows whom it is for. */
-static void began(void *context) {
+static void news_came(void *context) {
     struct host_node *node = context;
-    node->is_began_posted = false;
-    node->is_begun = true;
-    if (node->run != NULL) {
-        host_event(
-            node->host, &(struct swarm_event){.type = SWARM_NODE_STARTED, .node = node->index}
-        );
-    } else {
-        host_go_on(node->host);
+    struct swarm_host *host = node->host;
+    bool has_begun = node->has_news_of_begin;
+    node->is_posted = false;
+    node->has_news_of_begin = false;
+    node->is_begun = node->is_begun || has_begun;
+    if (node->run == NULL) {
+        host_go_on(host);
+        return;
+    }
+    const struct swarm_event event = {
+        .type = has_begun ? SWARM_NODE_STARTED : SWARM_HEARD, .node = node->index};
+    host_event(host, &event);
+}
+
+/* Nothing may be done in the middle of an event. */
+static void post_news(struct host_node *node) {
+    if (!node->is_posted) {
+        node->is_posted = true;
+        node->news = (struct loop_job){.done = news_came, .context = node};
+        loop_job_post(node->host->loop, &node->news);
     }
 }
 
 static void event_came(void *context, const struct run_event *event) {
     struct host_node *node = context;
-    if (event->type == RUN_SESSION) { /* nothing may be done in the middle of it */
+    int64_t now_ms = swarm_host_now_ms(node->host);
+    if (event->type == RUN_SESSION) { /* now others can send it mail: the record knows whom for */
         node->agent = *run_agent(node->run);
         node->look.agent = node->agent;
-        node->is_began_posted = true;
-        node->began = (struct loop_job){.done = began, .context = node};
-        loop_job_post(node->host->loop, &node->began);
+        node->has_news_of_begin = true;
+        post_news(node);
+    } else if (now_ms - node->heard_ms >= HOST_HEARD_MS) {
+        node->heard_ms = now_ms;
+        post_news(node);
     }
     host_look_at_run(node, event);
 }

@@ -72,7 +72,7 @@ void host_give_bases(struct swarm_host *host) {
 
 static void refuse(struct host_node *node, uint64_t number, const char *why) {
     char text[ERROR_MESSAGE_BYTES + 16];
-    int length = snprintf(text, sizeof text, "error: %s", why);
+    int length = snprintf(text, sizeof text, "Refused: %s", why);
     ASSERT(length > 0);
     const struct swarm_agents_answer answer = {
         .number = number, .status = TOOL_REFUSED, .text = view_of_text(text), .started = ""};

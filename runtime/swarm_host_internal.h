@@ -17,7 +17,8 @@
 
 #define HOST_ENGINE_FAULTS_MAX                                                                     \
     3 /* runs in a row that the engine ended, without a turn: it is lost */
-#define HOST_SIGNALS 3
+#define HOST_SIGNALS  3
+#define HOST_HEARD_MS 1000 /* between two words of a node in the middle of a turn */
 
 enum node_phase {
     NODE_NEW,      /* the host has heard nothing of it */
@@ -96,8 +97,10 @@ struct host_node {
     struct loop_job job; /* opens, collects, gives up, closes: one at a time */
     result worked;
     struct error error;
-    struct loop_job began; /* the record has its agent */
-    bool is_began_posted, is_begun;
+    struct loop_job news; /* heard in the middle of an event of its run: */
+    bool is_posted, has_news_of_begin;
+    bool is_begun; /* the record has its agent, as the swarm knows */
+    int64_t heard_ms;
 
     struct run_channel *channel;
     struct swarm_agents *agents;

@@ -427,6 +427,26 @@ static void memory_that_fails_refuses_what_was_asked(void **state) {
     fail_msg("a spawn allocates again and again");
 }
 
+/* Half a silence, a word, and more than another half. */
+static void node_that_is_heard_does_not_hang(void **state) {
+    (void)state;
+    struct desk desk;
+    struct swarm_options options = desk_options("single");
+    options.silent_ms_max = 1000;
+    for (int heard = 0; heard < 2; heard++) {
+        desk_open(&desk, &options);
+        desk_started(&desk, 1);
+        desk.now_ms += 600;
+        if (heard == 1) {
+            desk_event(&desk, (struct swarm_event){.type = SWARM_HEARD, .node = 1});
+        }
+        desk_at(&desk, desk.now_ms + 600);
+        assert_int_equal(desk_node(&desk, 1)->is_cancelling, heard == 0);
+        assert_int_equal(desk_node(&desk, 1)->cut, heard == 0 ? SWARM_CUT_SILENT : SWARM_CUT_NONE);
+        desk_close(&desk);
+    }
+}
+
 #define VERB_TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -449,6 +469,7 @@ int main(void) {
         VERB_TEST(merge_is_asked_for_and_conflicts_are_shown),
         VERB_TEST(parent_that_ends_takes_its_children_along),
         VERB_TEST(memory_that_fails_refuses_what_was_asked),
+        cmocka_unit_test(node_that_is_heard_does_not_hang),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
