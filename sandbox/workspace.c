@@ -614,6 +614,20 @@ static result commit_tree(
     return OK;
 }
 
+/* An open directory that was removed looks empty: as if everything in it had been deleted. */
+static result check_directory(const struct workspace *workspace, struct error *error) {
+    struct stat status;
+    if (fstat(workspace->root_fd, &status) != 0) {
+        FAIL_FOREIGN(
+            error, IO, errno, "workspace '%.300s': %s", workspace->directory, strerror(errno)
+        );
+    }
+    if (status.st_nlink == 0) {
+        FAIL(error, IO, "workspace '%.300s' was removed", workspace->directory);
+    }
+    return OK;
+}
+
 result workspace_take_snapshot(
     struct workspace *workspace,
     const char *message,
@@ -637,6 +651,9 @@ result workspace_take_snapshot(
     TRY(workspace_store_lock(workspace, error));
     workspace_store_grows(workspace);
     result stored = scan(&walk, &tree, error);
+    if (is_ok(stored)) {
+        stored = check_directory(workspace, error);
+    }
     if (is_ok(stored)) {
         stored = commit_tree(workspace, &tree, message, &commit, error);
     }

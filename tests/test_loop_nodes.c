@@ -319,6 +319,13 @@ static void takes_store_away(struct node *node) {
     assert_int_equal(rename(store, other), 0);
 }
 
+static void removes_directory(struct node *node) {
+    char path[128], old[160];
+    work_path(node, path);
+    (void)snprintf(old, sizeof old, "%s/old", path);
+    assert_int_equal(unlink(old) + rmdir(path), 0);
+}
+
 static struct workspace *workspace_for(struct node *node) {
     char path[128], store[160];
     struct workspace *workspace = NULL;
@@ -335,15 +342,16 @@ static struct workspace *workspace_for(struct node *node) {
 static void what_they_changed_is_a_commit_of_theirs(void **state) {
     (void)state;
     struct stage stage;
-    struct workspace *workspaces[3];
-    stage_set(&stage, 3, NULL);
-    for (int i = 0; i < 3; i++) {
+    struct workspace *workspaces[4];
+    stage_set(&stage, 4, NULL);
+    for (int i = 0; i < stage.count; i++) {
         workspaces[i] = workspace_for(&stage.nodes[i]);
         /* A tool that only reads is not looked after. */
         stage.nodes[i].turns[0].text = "Hm.</think>" CALL("shell", "command", "true");
     }
     stage.nodes[0].writes = writes_two_lines;
     stage.nodes[2].writes = takes_store_away;
+    stage.nodes[3].writes = removes_directory;
     stage_play(&stage, node_start_all);
     check_root(&stage, "unverified");
     const struct session_node *changed = node_record(&stage.nodes[0])->node;
@@ -355,14 +363,18 @@ static void what_they_changed_is_a_commit_of_theirs(void **state) {
     const struct session_node *same = node_record(&stage.nodes[1])->node;
     assert_string_equal(stage.nodes[1].commit, "");
     assert_int_equal(same->end.commit_after.length, 0);
-    /* Where nobody can look any more it still ends. */
-    const struct session_node *gone = node_record(&stage.nodes[2])->node;
-    assert_int_equal(stage.nodes[2].stop, AGENT_STOP_RECORD);
-    assert_true(stage.nodes[2].end.changes_are_unknown);
-    assert_true(gone->is_ended);
-    assert_true(view_equals_text(gone->end.ending, "fault"));
-    assert_true(gone->end.detail.length > 0);
-    for (int i = 0; i < 3; i++) {
+    /* Where nobody can look any more it still ends, and has deleted nothing. */
+    for (int i = 2; i < stage.count; i++) {
+        const struct session_node *gone = node_record(&stage.nodes[i])->node;
+        assert_int_equal(stage.nodes[i].stop, AGENT_STOP_RECORD);
+        assert_true(stage.nodes[i].end.changes_are_unknown);
+        assert_string_equal(stage.nodes[i].commit, "");
+        assert_true(gone->is_ended);
+        assert_true(view_equals_text(gone->end.ending, "fault"));
+        assert_int_equal(gone->end.commit_after.length, 0);
+        assert_true(gone->end.detail.length > 0);
+    }
+    for (int i = 0; i < stage.count; i++) {
         workspace_close(workspaces[i]);
     }
     stage_clear(&stage);

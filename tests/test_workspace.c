@@ -35,6 +35,19 @@ static void snapshot_ends_when_its_time_is_over(void **state) {
     assert_true(is_ok(workspace_take_snapshot(workspace, "unlimited", &taken, &error)));
 }
 
+/* Its files are not deleted ones: whoever merges the snapshot would delete them elsewhere. */
+static void snapshot_of_a_directory_that_was_removed_is_none(void **state) {
+    (void)state;
+    struct workspace_snapshot taken;
+    struct error error = {0};
+    shell("find ws -mindepth 1 -delete");
+    taken = snapshot(); // empty, and there
+    assert_int_equal(taken.files, 0);
+    shell("rmdir ws");
+    assert_int_equal(workspace_take_snapshot(workspace, "nothing", &taken, &error).code, RESULT_IO);
+    assert_non_null(strstr(error.message, "was removed"));
+}
+
 static void change_within_the_clock_step_is_seen(void **state) {
     (void)state;
     struct workspace_snapshot last = snapshot();
@@ -441,6 +454,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(snapshot_of_the_same_tree_is_the_same),
         TEST(snapshot_ends_when_its_time_is_over),
+        TEST(snapshot_of_a_directory_that_was_removed_is_none),
         TEST(change_within_the_clock_step_is_seen),
         TEST(difference_has_counts_and_text),
         TEST(attributes_of_the_tree_do_not_hide_a_change),
