@@ -17,11 +17,27 @@
 
 static char base[64];
 
-static double now_ms(void) {
+static double read_ms(clockid_t clock) {
     struct timespec now;
-    int status = clock_gettime(CLOCK_MONOTONIC, &now);
+    int status = clock_gettime(clock, &now);
     ASSERT(status == 0);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+struct times {
+    double wall[CHILDREN_MAX], processor[CHILDREN_MAX];
+    size_t count;
+    double begun[2];
+};
+
+static void begin(struct times *times) {
+    times->begun[0] = read_ms(CLOCK_MONOTONIC);
+    times->begun[1] = read_ms(CLOCK_PROCESS_CPUTIME_ID);
+}
+
+static void end(struct times *times) {
+    times->wall[times->count] = read_ms(CLOCK_MONOTONIC) - times->begun[0];
+    times->processor[times->count++] = read_ms(CLOCK_PROCESS_CPUTIME_ID) - times->begun[1];
 }
 
 static void shell(const char *command) {
@@ -86,29 +102,32 @@ static int by_value(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void print_times(const char *what, double *times, size_t count) {
-    qsort(times, count, sizeof *times, by_value);
+static void print_times(const char *what, struct times *times) {
+    size_t count = times->count;
+    qsort(times->wall, count, sizeof times->wall[0], by_value);
+    qsort(times->processor, count, sizeof times->processor[0], by_value);
     (void)printf(
-        "%-28s min %7.1f  median %7.1f  max %7.1f ms\n",
+        "%-28s wall min %7.1f  median %7.1f  max %7.1f; processor median %7.1f ms\n",
         what,
-        times[0],
-        times[count / 2],
-        times[count - 1]
+        times->wall[0],
+        times->wall[count / 2],
+        times->wall[count - 1],
+        times->processor[count / 2]
     );
 }
 
 static void run(struct swarm_work *work, size_t children) {
     static struct swarm_work_node *nodes[CHILDREN_MAX];
-    static double opening[CHILDREN_MAX], ending[CHILDREN_MAX], closing[CHILDREN_MAX];
+    static struct times opening, ending, closing;
     struct error error = {0};
     struct memory before = memory_now();
     for (size_t i = 0; i < children; i++) {
         char name[32];
         (void)snprintf(name, sizeof name, "child-%zu", i);
         const struct swarm_work_open options = {.name = name, .parent = swarm_work_root(work)};
-        double begun = now_ms();
+        begin(&opening);
         check(swarm_work_open(work, &options, &nodes[i], &error), &error);
-        opening[i] = now_ms() - begun;
+        end(&opening);
     }
     print_memory("open", before, children);
     for (size_t i = 0; i < children;
@@ -121,21 +140,21 @@ static void run(struct swarm_work *work, size_t children) {
     shell("for c in state/session/work/*; do echo work >>$c/e0/f0.c; done");
     for (size_t i = 0; i < children; i++) {
         struct swarm_work_made made;
-        double begun = now_ms();
+        begin(&ending);
         check(swarm_work_result(nodes[i], &made, &error), &error);
-        ending[i] = now_ms() - begun;
+        end(&ending);
     }
     print_memory("after the results", before, children);
     for (size_t i = 0; i < children; i++) {
         struct swarm_work_closed closed;
-        double begun = now_ms();
+        begin(&closing);
         swarm_work_close(nodes[i], &closed);
-        closing[i] = now_ms() - begun;
+        end(&closing);
         ASSERT(closed.is_removed);
     }
-    print_times("opened", opening, children);
-    print_times("result brought home", ending, children);
-    print_times("closed", closing, children);
+    print_times("opened", &opening);
+    print_times("result brought home", &ending);
+    print_times("closed", &closing);
 }
 
 int main(int argc, char **argv) {

@@ -386,6 +386,32 @@ static void large_events_are_cut_and_need_not_be_read(void **state) {
     assert_int_equal(report.note_count, 0);
 }
 
+/* The configuration was read in another directory, of which the workspace is a copy. */
+static void copy_of_a_workspace_runs_its_own_hooks(void **state) {
+    (void)state;
+    static const char origin[] = "/srv/origin";
+    char directory[300];
+    (void)snprintf(directory, sizeof directory, "%s/.hearth", workspace);
+    make_hook(directory, "check", "echo of the copy >&2; exit 2");
+    const struct config_hook hook = {
+        .command = "/srv/origin/.hearth/check", .tool = "*", .timeout_ms = 20000};
+    const struct config_hooks list = {&hook, 1};
+    const struct config config = {.hooks_before_tool = list};
+    const struct sandbox_policy policy = small_policy();
+    struct hooks hooks = {
+        .config = &config, .sandbox = shared, .policy = &policy, .origin = origin};
+    const struct hook_subject subject = {
+        .tool = view_of_text("shell"), .arguments = view_of_text("{}")};
+    CLEANUP(hook_report_deinit) struct hook_report report;
+    assert_true(is_ok(hooks_run(&hooks, HOOK_BEFORE_TOOL, &subject, -1, &report, NULL)));
+    assert_string_equal(buffer_text(&report.reason), "hook check: of the copy");
+    hook_report_deinit(&report);
+    hooks.origin = NULL;
+    assert_true(is_ok(hooks_run(&hooks, HOOK_BEFORE_TOOL, &subject, -1, &report, NULL)));
+    assert_true(report.is_refused);
+    assert_int_equal(report.note_count, 1); // it is not there
+}
+
 int main(int argc, char **argv) {
 #define HOOK_TEST(function) cmocka_unit_test_setup_teardown(function, begin, end)
     const struct CMUnitTest tests[] = {
@@ -397,6 +423,7 @@ int main(int argc, char **argv) {
         HOOK_TEST(hooks_have_no_network_and_cancel_ends_them),
         HOOK_TEST(the_first_refusal_before_a_tool_ends_the_rest),
         HOOK_TEST(large_events_are_cut_and_need_not_be_read),
+        HOOK_TEST(copy_of_a_workspace_runs_its_own_hooks),
     };
     tool_result_init(&tool_said);
     int status = open_shared("test_hooks", argc, argv);
