@@ -2,73 +2,93 @@
 #include "swarm_rank.h"
 
 #include "engine/tokenizer.h"
-#include <ctype.h>
 #include <math.h>
 
-#define NO_OPINION 0.5
+#define FORCED_BIAS 100.0F /* the largest that there is */
+
+struct word {
+    const char *text;
+    bool is_yes;
+    int32_t id; /* its first token: a small vocabulary has no more of it in one */
+    bool is_known;
+    double probability; /* in the context at hand */
+};
 
 struct swarm_rank {
     struct swarm_rank_options options;
     struct token_list question; /* of the context at hand */
     struct loop_generation generation;
-    size_t at; /* context that is asked */
+    struct word words[SWARM_RANK_WORDS];
+    size_t word; /* that is forced */
+    size_t at;   /* context that is asked */
     double *scores;
-    size_t opinions;
     int64_t tokens;
     bool is_cancelled;
 };
 
 /* ---- one answer -------------------------------------------------------------------------------- */
 
-/* A small vocabulary has only a word's beginning in one token. */
-static bool begins(struct view bytes, const char *word) {
-    while (bytes.length > 0 && isspace(bytes.data[0])) {
-        bytes = view_slice(bytes, 1, SIZE_MAX);
+static result find_words(struct swarm_rank *rank, struct error *error) {
+    static const struct word words[SWARM_RANK_WORDS] = {
+        {.text = "yes", .is_yes = true},
+        {.text = "no"},
+        {.text = "Yes", .is_yes = true},
+        {.text = "No"},
+    };
+    CLEANUP(token_list_deinit) struct token_list ids;
+    token_list_init(&ids, TOKEN_LIST_CEILING_DEFAULT);
+    memcpy(rank->words, words, sizeof words);
+    for (size_t i = 0; i < SWARM_RANK_WORDS; i++) {
+        struct view text = view_of_text(words[i].text);
+        token_list_clear(&ids);
+        TRY(tokenizer_encode(rank->options.tokenizer, text, TOKENIZER_MARKERS_OFF, &ids, error));
+        ASSERT(ids.count > 0);
+        rank->words[i].id = ids.ids[0];
     }
-    for (size_t i = 0; i < bytes.length; i++) {
-        if (word[i] == '\0' || tolower(bytes.data[i]) != word[i]) {
-            return false;
+    return OK;
+}
+
+static void note(struct swarm_rank *rank, int32_t id, float logprob) {
+    for (size_t i = 0; i < SWARM_RANK_WORDS; i++) {
+        if (rank->words[i].id == id) {
+            rank->words[i].is_known = true;
+            rank->words[i].probability = exp((double)logprob);
         }
     }
-    return bytes.length > 0;
 }
 
-static void
-weigh(const struct tokenizer *tokenizer, int32_t id, float logprob, double *yes, double *no) {
-    struct view bytes = tokenizer_bytes(tokenizer, id);
-    *yes += begins(bytes, "yes") ? exp((double)logprob) : 0.0;
-    *no += begins(bytes, "no") ? exp((double)logprob) : 0.0;
-}
-
-bool swarm_rank_score(
-    const struct tokenizer *tokenizer, const struct engine_event *token, double *out
-) {
-    double yes = 0.0;
-    double no = 0.0;
+static void take_token(struct swarm_rank *rank, const struct engine_event *token) {
+    rank->tokens++;
+    note(rank, token->token, token->logprob);
     for (int32_t i = 0; i < token->alternative_count; i++) {
-        const struct token_alternative *other = &token->alternatives[i];
-        weigh(tokenizer, other->id, other->logprob, &yes, &no);
+        note(rank, token->alternatives[i].id, token->alternatives[i].logprob);
     }
-    if (token->alternative_count == 0) {
-        weigh(tokenizer, token->token, token->logprob, &yes, &no);
-        /* Of one token alone the rest stands for the other word. */
-        yes = no > 0.0 ? 1.0 - no : yes;
-        no = yes > 0.0 ? 1.0 - yes : no;
+}
+
+/* The next word that nothing is known of; false: there is none. */
+static bool next_word(struct swarm_rank *rank) {
+    rank->word = 0;
+    while (rank->word < SWARM_RANK_WORDS && rank->words[rank->word].is_known) {
+        rank->word++;
     }
-    double sum = yes + no;
-    if (!(sum > 0.0)) {
-        return false;
+    return rank->word < SWARM_RANK_WORDS;
+}
+
+static double score(const struct swarm_rank *rank) {
+    double yes = 0.0;
+    double all = 0.0;
+    for (size_t i = 0; i < SWARM_RANK_WORDS; i++) {
+        yes += rank->words[i].is_yes ? rank->words[i].probability : 0.0;
+        all += rank->words[i].probability;
     }
-    *out = yes / sum;
-    return true;
+    return all > 0.0 ? yes / all : 0.0;
 }
 
 /* ---- one context after the other --------------------------------------------------------------- */
 
 static void came(void *context, const struct engine_event *event);
 
-static result
-encode(struct swarm_rank *rank, const struct swarm_rank_context *context, struct error *error) {
+static result encode(struct swarm_rank *rank, struct error *error) {
     /* Only what is behind the model's own turn is rendered. */
     const struct chat_message messages[] = {
         {.role = CHAT_USER},
@@ -79,7 +99,7 @@ encode(struct swarm_rank *rank, const struct swarm_rank_context *context, struct
         .messages = messages,
         .message_count = COUNT_OF(messages),
         .from = 2,
-        .end_is_missing = context->end_is_missing,
+        .end_is_missing = rank->options.contexts[rank->at].end_is_missing,
         .options = {.effort = CHAT_EFFORT_OFF},
     };
     token_list_clear(&rank->question);
@@ -97,15 +117,19 @@ static void drop_fork(struct swarm_rank *rank) {
 
 static result ask(struct swarm_rank *rank, struct error *error) {
     const struct swarm_rank_options *options = &rank->options;
-    const struct swarm_rank_context *context = &options->contexts[rank->at];
     const struct engine_ports *engine = &options->engine;
-    TRY(encode(rank, context, error));
-    TRY(engine->fork(engine->context, context->sequence, &rank->generation.sequence, error));
+    const struct logit_bias forced = {.id = rank->words[rank->word].id, .bias = FORCED_BIAS};
+    uint64_t context = options->contexts[rank->at].sequence;
+    TRY(engine->fork(engine->context, context, &rank->generation.sequence, error));
     const struct generation_request request = {
         .sequence = rank->generation.sequence,
         .append = rank->question.ids,
         .append_count = rank->question.count,
-        .sampling = {.top_p = 1.0, .alternatives = SAMPLING_ALTERNATIVES_MAX},
+        .sampling =
+            {.top_p = 1.0,
+             .bias = &forced,
+             .bias_count = 1,
+             .alternatives = SAMPLING_ALTERNATIVES_MAX},
         .tokens_max = 1,
         .window = options->window,
         .speculation = SPECULATE_OFF,
@@ -121,36 +145,57 @@ static result ask(struct swarm_rank *rank, struct error *error) {
 }
 
 /* The next context that is there; false: none is left. */
-static bool next(struct swarm_rank *rank) {
+static bool next_context(struct swarm_rank *rank) {
     while (rank->at < rank->options.count && rank->options.contexts[rank->at].sequence == 0) {
-        rank->scores[rank->at++] = 0.0; /* nothing speaks for it */
+        rank->at++; /* its score stays 0: nothing speaks for it */
     }
+    for (size_t i = 0; i < SWARM_RANK_WORDS; i++) {
+        rank->words[i].is_known = false;
+        rank->words[i].probability = 0.0;
+    }
+    rank->word = 0;
     return rank->at < rank->options.count;
 }
 
 static void end(struct swarm_rank *rank, bool has_failed) {
-    bool has_scores = !has_failed && !rank->is_cancelled && rank->opinions > 0;
+    bool has_scores = !has_failed && !rank->is_cancelled;
     rank->options.done(rank->options.context, has_scores ? rank->scores : NULL, rank->tokens);
+}
+
+static void go_on(struct swarm_rank *rank) {
+    result asked = OK;
+    if (next_word(rank)) {
+        asked = ask(rank, NULL);
+    } else {
+        rank->scores[rank->at++] = score(rank);
+        if (!next_context(rank)) {
+            end(rank, false);
+            return;
+        }
+        asked = encode(rank, NULL);
+        asked = is_ok(asked) ? ask(rank, NULL) : asked;
+    }
+    if (is_failed(asked)) {
+        end(rank, true);
+    }
 }
 
 static void came(void *context, const struct engine_event *event) {
     struct swarm_rank *rank = context;
     if (event->type == ENGINE_TOKEN) {
-        double score = NO_OPINION;
-        rank->tokens++;
-        rank->opinions += swarm_rank_score(rank->options.tokenizer, event, &score) ? 1 : 0;
-        rank->scores[rank->at] = score;
+        take_token(rank, event);
+        rank->words[rank->word].is_known =
+            true; /* an engine that forces nothing is not asked again */
     }
     if (event->type != ENGINE_FINISHED) {
         return;
     }
     drop_fork(rank);
-    bool has_failed = event->reason == FINISH_ERROR;
-    rank->at++;
-    if (has_failed || rank->is_cancelled || !next(rank)) {
-        end(rank, has_failed);
-    } else if (is_failed(ask(rank, NULL))) {
+    bool has_answer = rank->words[rank->word].is_known;
+    if (rank->is_cancelled || !has_answer) {
         end(rank, true);
+    } else {
+        go_on(rank);
     }
 }
 
@@ -171,12 +216,14 @@ static void rank_cleanup(struct swarm_rank **rank) {
 result swarm_rank_start(
     struct swarm_rank **out, const struct swarm_rank_options *options, struct error *error
 ) {
-    if (options->tokens_max < (int64_t)options->count) {
+    int64_t needed = (int64_t)options->count * SWARM_RANK_WORDS;
+    if (options->tokens_max < needed) {
         FAIL(
             error,
             LIMIT,
-            "a ranking of %zu results needs a token for each, and %lld are left",
+            "a ranking of %zu results needs %lld tokens, and %lld are left",
             options->count,
+            (long long)needed,
             (long long)options->tokens_max
         );
     }
@@ -190,12 +237,11 @@ result swarm_rank_start(
     if (rank->scores == NULL) {
         FAIL(error, MEMORY, "no memory for %zu scores", options->count);
     }
-    for (size_t i = 0; i < options->count; i++) {
-        rank->scores[i] = NO_OPINION;
-    }
-    if (!next(rank)) {
+    TRY(find_words(rank, error));
+    if (!next_context(rank)) {
         FAIL(error, LIMIT, "no context is left to rank");
     }
+    TRY(encode(rank, error));
     TRY(ask(rank, error));
     *out = TAKE(rank);
     return OK;

@@ -1,9 +1,9 @@
 /* How good the model itself thinks that its results are: one question behind each context, which is evaluated
  * already, and one token of answer.
  *
- * The score is the probability of yes among yes and no, from the raw logits of that token. Each context is
- * forked, and the fork goes with its answer; contexts are asked one after the other. A model that says
- * neither of a context has no opinion of it: 0.5; of none of them: the ranking failed.
+ * The score is the probability of yes among yes and no, from the raw logits of that token: each word is forced in
+ * turn, so that a model that would say something else has an opinion too; words among the likeliest tokens need no
+ * turn of their own. Contexts are asked one after the other, in forks that go with their answer.
  * Thread: that of the loop.
  */
 #ifndef HEARTH_RUNTIME_SWARM_RANK_H
@@ -14,6 +14,8 @@
 #define SWARM_RANK_QUESTION                                                                        \
     "Look back at the task and at what you did. Is the task solved, completely and without a "     \
     "mistake? Answer with one word, yes or no."
+
+#define SWARM_RANK_WORDS 4 /* yes and no, with a capital too */
 
 struct swarm_rank;
 
@@ -31,7 +33,7 @@ struct swarm_rank_options {
     enum window_mode window;
     const struct swarm_rank_context *contexts; /* [count] */
     size_t count;
-    int64_t tokens_max; /* sampled, in all: fewer than contexts fail it */
+    int64_t tokens_max; /* sampled, in all: SWARM_RANK_WORDS for each context, or it fails */
     void *context;
     /* Once, never before swarm_rank_start has returned; then it is to be destroyed. scores [count], null: it
      * failed or was cancelled. */
@@ -44,10 +46,5 @@ MUST_CHECK result swarm_rank_start(
 );
 void swarm_rank_cancel(struct swarm_rank *rank);  /* `done` comes soon */
 void swarm_rank_destroy(struct swarm_rank *rank); /* after `done`; accepts null */
-
-/* The probability of yes among yes and no; false: the token says neither. */
-bool swarm_rank_score(
-    const struct tokenizer *tokenizer, const struct engine_event *token, double *out
-);
 
 #endif

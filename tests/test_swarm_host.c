@@ -1,4 +1,5 @@
 /* Strategies on a scripted engine, each to its end, and what goes wrong on the way. */
+#include "runtime/swarm_rank.h"
 #include "swarm_work_fake.h"
 
 #include <setjmp.h>
@@ -103,14 +104,11 @@ static void race_ends_the_others_in_the_middle_of_a_token(void **state) {
 
 /* Each has something; the model likes the second. */
 static struct fake_turn competes(void *context, const struct writer_prompt *prompt) {
-    struct stage *stage = context;
-    static int asked;
-    asked = stage->ranked == 0 && stage->ending == 0 && prompt->generation == 0 &&
-                    strstr(prompt->text, "Is the task solved") != NULL
-                ? asked + 1
-                : asked;
-    if (strstr(prompt->text, "Is the task solved") != NULL) {
-        return (struct fake_turn){.text = asked % 3 == 2 ? "yes" : "no"};
+    const struct stage *stage = context;
+    int *asked = stage->script;
+    if (strstr(prompt->text, "Is the task solved") != NULL) { /* once for each word */
+        int of_context = (*asked)++ / SWARM_RANK_WORDS;
+        return (struct fake_turn){.text = of_context == 1 ? "yes" : "no"};
     }
     return works(context, prompt);
 }
@@ -118,11 +116,13 @@ static struct fake_turn competes(void *context, const struct writer_prompt *prom
 static void best_of_is_what_the_model_ranks_first(void **state) {
     (void)state;
     struct stage stage;
+    int asked = 0;
     stage_open(&stage, "best-of", 3, competes);
+    stage.script = &asked;
     stage_run(&stage);
     assert_int_equal(stage.ranked, 1);
     assert_string_equal(stage.outcome.name, "agent-2");
-    assert_int_equal(stage.outcome.totals.rank_tokens, 3);
+    assert_int_equal(stage.outcome.totals.rank_tokens, 3 * SWARM_RANK_WORDS);
     assert_true(stage_node(&stage, "agent-1")->has_score);
     assert_true(stage_agent(&stage, "agent-2")->node->score > 0.5);
     assert_true(stage_agent(&stage, "agent-1")->node->score < 0.5);

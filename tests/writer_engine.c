@@ -18,6 +18,7 @@ struct writer_sequence {
     int64_t next_us;
     int delay_us;
     int32_t context, added, sampled, tokens_max;
+    int32_t forced; /* -1: none */
     int64_t deadline_ms;
 };
 
@@ -102,11 +103,16 @@ static void step(struct writer_engine *engine, uint64_t id) {
         int32_t token = !at_end           ? one->ids.ids[one->at]
                         : one->is_endless ? one->ids.ids[one->ids.count - 1]
                                           : EOS;
+        float logprob = -0.5F;
+        if (one->forced >= 0) { /* likely where it is what would have been written */
+            logprob = token == one->forced ? -0.1F : -2.5F;
+            token = one->forced;
+        }
         one->at++;
         one->sampled++;
         one->next_us = now_us() + one->delay_us;
         struct engine_event event = {
-            .type = ENGINE_TOKEN, .sequence = id, .token = token, .logprob = -0.5F};
+            .type = ENGINE_TOKEN, .sequence = id, .token = token, .logprob = logprob};
         post(engine, &event);
         if (at_end && !one->is_endless) {
             finish(engine, id, FINISH_EOS);
@@ -173,6 +179,7 @@ ask(struct writer_engine *engine, const struct generation_request *request, stru
     TRY(tokenizer_encode(
         engine->tokenizer, view_of_text(turn.text), TOKENIZER_MARKERS_ON, &one->ids, error
     ));
+    one->forced = request->sampling.bias_count == 1 ? request->sampling.bias[0].id : -1;
     one->is_endless = turn.is_endless;
     one->fails = turn.fails;
     one->reason = turn.reason;
