@@ -107,7 +107,7 @@ struct swarm_work_made {
     char commit[WORKSPACE_COMMIT_BYTES]; /* "": nothing was changed */
     int64_t changed_lines;               /* against what it would be merged with */
     size_t files;                        /* changed */
-    char skipped_names[480];             /* changed, but too large for a snapshot or unreadable */
+    char skipped_names[480]; /* in no snapshot: too large or unreadable, ignored ones apart */
 };
 
 /* What the node made, once its agent has ended, in whatever way: ends what its tools still run, closes its

@@ -183,12 +183,9 @@ result swarm_work_try_merge(
     const char *theirs = node->made.commit[0] != '\0' ? node->made.commit : way->base;
     const struct workspace_merge_options options = {
         .base = way->base, .ours = now.commit, .theirs = theirs, .has_marks = has_marks};
-    if (node->made.commit[0] != '\0') {
-        const char *root_store = node->work->root->store; // its own is gone when it is closed
-        const char *from = node->is_closed ? root_store : node->store;
-        if (strcmp(from, target->store) != 0) {
-            TRY(workspace_import(workspace, from, theirs, error));
-        }
+    const char *root_store = node->work->root->store; // has it; the node may be closed meanwhile
+    if (node->made.commit[0] != '\0' && strcmp(root_store, target->store) != 0) {
+        TRY(workspace_import(workspace, root_store, theirs, error));
     }
     TRY(workspace_merge(workspace, &options, merge, error));
     memcpy(ours, now.commit, sizeof now.commit);
