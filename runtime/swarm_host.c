@@ -48,6 +48,9 @@ static struct conclusion conclude(const struct swarm_host *host) {
     if (is_failed(host->begun)) {
         return (struct conclusion){"record", "it did not begin", STATUS_DATA, SESSION_FAILED};
     }
+    if (end != NULL && is_failed(host->fault)) { /* whatever came of it: the record lacks some */
+        return (struct conclusion){"record", end->why, STATUS_DATA, SESSION_FAILED};
+    }
     if (end != NULL && end->outcome == SWARM_PASSED) {
         return (struct conclusion){"answer", end->why, STATUS_DONE, SESSION_DONE};
     }
@@ -57,9 +60,6 @@ static struct conclusion conclude(const struct swarm_host *host) {
     }
     if (host->engine_is_lost) {
         return (struct conclusion){"engine", end->why, STATUS_ENGINE, SESSION_FAILED};
-    }
-    if (is_failed(host->fault)) {
-        return (struct conclusion){"record", end->why, STATUS_DATA, SESSION_FAILED};
     }
     if (is_answer) {
         return (struct conclusion){"answer", end->why, STATUS_DONE, SESSION_DONE};

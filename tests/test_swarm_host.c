@@ -2,9 +2,13 @@
 #include "runtime/swarm_rank.h"
 #include "swarm_work_fake.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -296,6 +300,91 @@ static void engine_that_is_lost_ends_it(void **state) {
     stage_close(&stage);
 }
 
+/* A disk that is full all at once, of the record and everything else; made so by what the view hears. */
+static void fills_disk(struct stage *stage, const struct swarm_host_event *event) {
+    bool is_time = event->type == SWARM_HOST_RUN && event->run->type == RUN_TOOL_RESULT;
+    if (!is_time || stage->script != NULL) {
+        return;
+    }
+    char path[120];
+    static const char zeros[65536];
+    (void)snprintf(path, sizeof path, "%s/ballast", stage->directory);
+    stage->script = stage;
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    for (size_t size = sizeof zeros; size > 0; size /= 2) {
+        while (write(fd, zeros, size) == (ssize_t)size) {
+        }
+    }
+    (void)close(fd);
+}
+
+#define CHILD_CHECK(condition)                                                                     \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            (void)fprintf(stderr, "line %d: not " #condition "\n", __LINE__);                      \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static int full_record_child(void) {
+    struct stage stage;
+    struct error error = {0};
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+        mount("none", "/var/tmp", "tmpfs", 0, "size=6m,mode=0777") != 0) {
+        return 77;
+    }
+    stage_base = "/var/tmp";
+    stage_open(&stage, "race", 6, works);
+    stage.options.swarm.has_verifier = true;
+    stage.options.swarm.live_max = 3;
+    stage.options.verifier = "make check";
+    stage.looks = fills_disk;
+    CHILD_CHECK(is_ok(swarm_host_run(stage.loop, &stage.options, &stage.outcome, &error))
+    ); /* it had begun */
+    CHILD_CHECK(stage.finished == 1 && stage.outcome.exit_status == 5);
+    CHILD_CHECK(strcmp(stage.outcome.stop, "record") == 0 && is_failed(stage.outcome.fault));
+    CHILD_CHECK(writer_engine_open(stage.engine) == 1);
+    CHILD_CHECK(swarm_work_fake.opened == swarm_work_fake.closed);
+    CHILD_CHECK(stage.outcome.totals.nodes < 6);
+    char path[120];
+    (void)snprintf(path, sizeof path, "%s/ballast", stage.directory);
+    CHILD_CHECK(unlink(path) == 0);
+    session_store_cleanup(&stage.store); /* the next writer finds it, and marks what did not end */
+    const struct session_store_options again = {
+        .state_dir = stage.state,
+        .mode = SESSION_READ_WRITE,
+        .program = "test",
+        .clock = clock_real()};
+    CHILD_CHECK(is_ok(session_store_open(&stage.store, &again, &error)));
+    CHILD_CHECK(is_ok(session_store_verify(stage.store, &error)));
+    const struct session_id *id = &stage.outcome.session;
+    CHILD_CHECK(is_ok(session_load(stage.store, id, NULL, &stage.tree, &error)));
+    CHILD_CHECK(stage.tree->session.status == SESSION_INTERRUPTED);
+    for (size_t i = 0; i < stage.tree->agent_count; i++) {
+        const struct session_node *node = stage.tree->agents[i].node;
+        CHILD_CHECK(node == NULL || node->is_ended);
+    }
+    stage_close(&stage);
+    return 0;
+}
+
+static void record_on_a_full_disk_ends_it(void **state) {
+    (void)state;
+    (void)fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(full_record_child());
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) {
+        skip();
+    }
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- ends ------------------------------------------------------------------------------------ */
 
 static struct fake_turn never_ends(void *context, const struct writer_prompt *prompt) {
@@ -405,6 +494,7 @@ int main(void) {
         cmocka_unit_test(full_disk_starts_nobody_any_more),
         cmocka_unit_test(result_that_cannot_be_kept_is_said),
         cmocka_unit_test(engine_that_is_lost_ends_it),
+        cmocka_unit_test(record_on_a_full_disk_ends_it),
         cmocka_unit_test(deadline_ends_all_in_time),
         cmocka_unit_test(tokens_are_not_overspent),
         cmocka_unit_test(signal_ends_it),
