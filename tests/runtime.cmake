@@ -50,7 +50,6 @@ hearth_program_test(test_model_change hearth_scripted 600)
 hearth_program_test(test_config_cli hearth_scripted 600)
 hearth_program_test(test_every_tool hearth_scripted 600)
 hearth_program_test(test_bad_input hearth_scripted 600)
-hearth_program_test(test_speed hearth 600) # with bench_sandbox and bench_snapshot
 hearth_program_test(test_endurance hearth_scripted 1200)
 hearth_program_test(test_compaction hearth_scripted 900)
 add_executable(resample resample.c)

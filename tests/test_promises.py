@@ -305,21 +305,6 @@ def test_what_a_configuration_says_of_compaction_counts():
             assert removed == wanted, (settings, removed)
 
 
-def test_the_prompt_is_there_at_once():
-    """Start to prompt, without a model to load: 0.2 s, the best of several on a busy machine."""
-    times, most = [], 3000 if cli_support.is_slow_build() else 200
-    with test_terminal.Place() as place:
-        while len(times) < 30 and min(times, default=most + 1) > most:
-            begin = time.monotonic()
-            with test_terminal.Terminal(place, place.command(), [say("x")]) as terminal:
-                terminal.wait(b"waiting | ")
-                times.append((time.monotonic() - begin) * 1000)
-                terminal.send(b"\x04")
-                terminal.ended()
-    print(f"start to prompt: {min(times):.0f} ms, the best of {len(times)}")
-    assert min(times) <= most, times
-
-
 def test_a_session_whose_terminal_vanished_goes_on():
     with test_terminal.Place() as place:
         turns = [say("first"), ENDLESS]

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""What is promised of times, beside test_terminal.py (key to echo) and test_promises.py (start to prompt):
-test_speed.py HEARTH [NAME-PART]... with the benches of the same build.
-
-A busy machine only adds: the best of several counts, and it is tried until one is good.
+"""Whether what is promised of times holds on this machine (key to echo apart, see test_terminal.py):
+bench_times.py BUILD/tests/hearth_scripted [NAME-PART]... with the benches of the same release build. No test of
+ctest: on a machine that is busy times say nothing.
 """
 import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import cli_support
+import test_terminal
 from cli_support import HEARTH
+from test_interactive import say
 
 BUILD = pathlib.Path(HEARTH).parent.parent
 TRIES = 8
@@ -44,6 +46,20 @@ def test_a_snapshot_of_ten_thousand_files_takes_at_most_600_ms_after_the_first()
         times.append(max(numbers[0] for numbers in measure("tests/bench_snapshot", "10000", "5", rows=rows)))
     print(f"a snapshot takes {min(times):.0f} ms, the best of {len(times)}")
     assert min(times) <= 600, times
+
+
+def test_the_prompt_is_there_after_at_most_200_ms_without_a_model_to_load():
+    times = []
+    with test_terminal.Place() as place:
+        while len(times) < TRIES and min(times, default=999) > 200:
+            begin = time.monotonic()
+            with test_terminal.Terminal(place, place.command(), [say("x")]) as terminal:
+                terminal.wait(b"waiting | ")
+                times.append((time.monotonic() - begin) * 1000)
+                terminal.send(b"\x04")
+                terminal.ended()
+    print(f"start to prompt: {min(times):.0f} ms, the best of {len(times)}")
+    assert min(times) <= 200, times
 
 
 if __name__ == "__main__":
