@@ -11,6 +11,7 @@
 #include "swarm_eval_command.h"
 #include "swarm_settings.h"
 #include "swarm_view.h"
+#include "swarm_work.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -205,6 +206,33 @@ static result run_host_swarm(
     return ran;
 }
 
+/* What swarms of killed programs left in the state directory, which nobody else writes in now. */
+static void clear_up(struct run_host *host, const struct run_settings *settings) {
+    CLEANUP(buffer_deinit) struct buffer text;
+    struct swarm_work_swept swept;
+    struct error error = {0};
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    result done = buffer_append_format(&text, &error, "%s/swarms", buffer_text(&settings->state));
+    if (is_ok(done)) {
+        done = swarm_work_sweep(buffer_text(&text), &swept, &error);
+    }
+    if (is_failed(done)) {
+        run_host_say(host, RUN_WARNING, view_of_text(error.message));
+        return;
+    }
+    buffer_clear(&text);
+    done = buffer_append_format(
+        &text,
+        &error,
+        "copies of killed swarms stay in %s/swarms, with work that nothing else has: %s",
+        buffer_text(&settings->state),
+        swept.kept_names
+    );
+    if (swept.kept > 0 && is_ok(done)) {
+        run_host_say(host, RUN_WARNING, buffer_view(&text));
+    }
+}
+
 static int swarm_opened(
     struct run_host *host,
     struct run_settings *settings,
@@ -226,6 +254,7 @@ static int swarm_opened(
     if (settings->config->mcp.count > 0) {
         run_host_say(host, RUN_WARNING, view_of_text(servers));
     }
+    clear_up(host, settings);
     status = run_plan_open_session(host, settings);
     if (status != STATUS_DONE) {
         return status;

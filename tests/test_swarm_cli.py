@@ -259,6 +259,34 @@ def test_agents_start_others_write_to_them_and_take_what_they_make():
         assert b"unknown" in one.call(turns[:1], "x", "--strategy", "single", "--json").stdout
 
 
+def test_a_second_interrupt_ends_the_program_and_the_next_swarm_clears_up():
+    cli_support.needs_sandbox()
+    with Swarm() as one:
+
+        def kill(command):
+            process = one.start([shell(1, command)], "Answer", "--strategy", "single")
+            for line in process.stdout:
+                if b"agent-1" in line and b"running" in line:
+                    break
+            time.sleep(1)
+            for _ in range(2):
+                process.send_signal(signal.SIGINT)
+                time.sleep(0.1)
+            process.communicate(timeout=30)
+            assert process.returncode == 130, process.returncode
+
+        kill("trap '' TERM INT; sleep 100")
+        check(one.call(answer(1, "some"), "Answer", "--strategy", "single"), 0)  # looks for what is left
+        check(one.hearth("sessions", "list"), 0, out="interrupted")
+        kill("trap '' TERM INT; echo work > part; sleep 100")  # no snapshot has it
+        process = one.start(answer(1, "some"), "Answer", "--strategy", "single")
+        text = process.communicate(timeout=60)[0].decode()
+        assert process.returncode == 0 and re.search(
+            r"copies of killed swarms stay in .*/swarms, with work that nothing else has: .*agent-1", text), text
+        [part] = (one.path / "state" / "swarms").glob("*/work/agent-1/part")
+        assert part.read_text() == "work\n"
+
+
 def test_output_that_goes_nowhere_ends_it():
     cli_support.needs_sandbox()
     with Swarm() as one, open("/dev/full", "wb") as full:
