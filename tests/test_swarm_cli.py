@@ -283,7 +283,7 @@ def test_a_second_interrupt_ends_the_program_and_the_next_swarm_clears_up():
         text = process.communicate(timeout=60)[0].decode()
         assert process.returncode == 0 and re.search(
             r"copies of killed swarms stay in .*/swarms, with work that nothing else has: .*agent-1", text), text
-        [part] = (one.path / "state" / "swarms").glob("*/work/agent-1/part")
+        [part] = (one.path / "state" / "swarms").rglob("agent-1/part")
         assert part.read_text() == "work\n"
 
 
