@@ -35,6 +35,10 @@ static void post_news(struct host_node *node) {
 static void event_came(void *context, const struct run_event *event) {
     struct host_node *node = context;
     int64_t now_ms = swarm_host_now_ms(node->host);
+    if (event->type == RUN_TOOL_CALL && node->limits_are_new) { /* it does not run yet */
+        node->limits_are_new = false;
+        swarm_work_limit(node->work, node->processes_max, node->memory_bytes_max);
+    }
     if (event->type == RUN_SESSION) { /* now others can send it mail: the record knows whom for */
         node->agent = *run_agent(node->run);
         node->look.agent = node->agent;

@@ -15,6 +15,7 @@ static void set_share(struct host_node *node, const struct swarm_effect *effect)
     node->share.deadline_ms = swarm_node(node->host->swarm, node->index)->deadline_ms;
     node->processes_max = effect->processes_max;
     node->memory_bytes_max = effect->memory_bytes_max;
+    node->limits_are_new = true;
     host_agent_tell_share(node);
 }
 

@@ -119,6 +119,7 @@ struct host_node {
 
     struct agent_share share;
     int64_t processes_max, memory_bytes_max;
+    bool limits_are_new; /* these two, for its next call */
     int32_t effort;
 
     /* heard of its agent */

@@ -314,6 +314,24 @@ static void limit(uint64_t *value, int64_t share, uint64_t least) {
     *value = (uint64_t)share > least ? (uint64_t)share : least;
 }
 
+static void set_limits(struct swarm_work_node *node, int64_t processes, int64_t memory) {
+    bool has_limit = memory != BUDGET_NO_LIMIT && memory > 0;
+    limit(&node->policy.processes, processes, COMMAND_PROCESSES_MIN);
+    limit(&node->policy.memory_mib, has_limit ? (memory >> 20) + 1 : memory, COMMAND_MEMORY_MIN);
+}
+
+void swarm_work_limit(
+    struct swarm_work_node *node, int64_t processes_max, int64_t memory_bytes_max
+) {
+    const struct sandbox_policy *all = node->work->options.policy;
+    node->policy.processes = all->processes;
+    node->policy.memory_mib = all->memory_mib;
+    /* Nothing left is the least, not everything. */
+    set_limits(
+        node, processes_max > 0 ? processes_max : 1, memory_bytes_max > 0 ? memory_bytes_max : 1
+    );
+}
+
 static bool hides(void *context, struct view tool, struct view path) {
     const struct swarm_work_node *node = context;
     return permission_hides(node->permission, tool, path);
@@ -323,15 +341,9 @@ static result open_tools(
     struct swarm_work_node *node, const struct swarm_work_open *options, struct error *error
 ) {
     const struct swarm_work_options *all = &node->work->options;
-    int64_t memory = options->memory_bytes_max;
     node->policy = *all->policy;
     node->policy.workspace = node->directory;
-    limit(&node->policy.processes, options->processes_max, COMMAND_PROCESSES_MIN);
-    limit(
-        &node->policy.memory_mib,
-        memory == BUDGET_NO_LIMIT || memory <= 0 ? memory : (memory >> 20) + 1,
-        COMMAND_MEMORY_MIN
-    );
+    set_limits(node, options->processes_max, options->memory_bytes_max);
     node->hooks = (struct hooks){all->config, all->sandbox, &node->policy, all->workspace};
     TRY(workspace_open(node->directory, node->store, &node->workspace, error));
     if (all->permission != NULL) {

@@ -81,6 +81,11 @@ MUST_CHECK result swarm_work_open(
     struct error *error
 );
 
+/* Another share: of the commands that start from now on. Thread: loop, while none of its calls runs. */
+void swarm_work_limit(
+    struct swarm_work_node *node, int64_t processes_max, int64_t memory_bytes_max
+);
+
 /* For run_options and the record; thread: loop. All but the first two are null of the root, and after
  * swarm_work_result and swarm_work_close. */
 const char *swarm_work_directory(const struct swarm_work_node *node);

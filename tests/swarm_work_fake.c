@@ -155,6 +155,12 @@ result swarm_work_open(
     return OK;
 }
 
+void swarm_work_limit(
+    struct swarm_work_node *node, int64_t processes_max, int64_t memory_bytes_max
+) {
+    ASSERT(node->tools != NULL && processes_max >= 0 && memory_bytes_max >= 0);
+}
+
 const char *swarm_work_directory(const struct swarm_work_node *node) {
     return node->directory;
 }

@@ -132,6 +132,8 @@ static void run_one(uint32_t seed) {
     options->tokens_max = draw(&random, 2) == 0 ? 0 : 3000 + draw(&random, 20000);
     options->nodes_max = 8 + draw(&random, 24);
     options->live_max = 1 + draw(&random, 8);
+    options->processes_max = draw(&random, 2) == 0 ? 0 : 10 + draw(&random, 50);
+    options->calls_max = draw(&random, 4) == 0 ? 10 + draw(&random, 40) : 0;
     options->seed = seed;
     stage.options.run.agent.turns_max = 12;
     verify_random = seed;

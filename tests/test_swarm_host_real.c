@@ -205,6 +205,36 @@ static void what_children_made_comes_through_their_parent(void **state) {
     stage_close(&stage);
 }
 
+/* Two tasks of a plan that change the same line: somebody makes one out of both. */
+static void integrator_finds_both_sides_and_decides(void **state) {
+    (void)state;
+    struct part parts[] = {
+        {"agent-4",
+         "The work of two agents conflicts",
+         {SHELL("grep -c '<<<<<<<' a.txt; echo both > a.txt"), ANSWER("Both.")}},
+        {"agent-2", "Do the left.", {SHELL("echo left > a.txt"), ANSWER("Left.")}},
+        {"agent-3", "Do the right.", {SHELL("echo right > a.txt"), ANSWER("Right.")}},
+        {"agent-1",
+         "JSON list",
+         {ANSWER("[{\"id\": \"one\", \"brief\": \"Do the left.\", \"needs\": []}, "
+                 "{\"id\": \"two\", \"brief\": \"Do the right.\", \"needs\": []}]")}},
+    };
+    struct stage stage;
+    stage_open(&stage, "plan", SWARM_ATTEMPTS_DEFAULT, plays);
+    put_file(&stage, "a.txt", "first\n");
+    stage.script = parts;
+    stage.options.swarm.has_verifier = true;
+    stage.options.verifier = "grep -qx both a.txt";
+    stage_run(&stage);
+    assert_int_equal(stage.outcome.result.outcome, SWARM_PASSED);
+    assert_int_equal(stage.outcome.result.node, SWARM_ROOT);
+    assert_int_equal(stage.outcome.totals.nodes, 4);
+    struct view counted = stage_result(&stage, "agent-4", 0);
+    assert_true(view_find(counted, view_of_text("1"), 0) != SIZE_MAX); /* it found the markers */
+    expect_file(&stage, "a.txt", "both\n");
+    stage_close(&stage);
+}
+
 /* What is ended is asked with a signal that it does not hear. */
 static struct fake_turn ignores(void *context, const struct writer_prompt *prompt) {
     (void)context;
@@ -231,6 +261,12 @@ static void many_agents_whose_tools_ignore_signals_end_in_time(void **state) {
         stage_count(&stage, SWARM_LOST)
     );
     assert_int_equal(stage.outcome.totals.nodes, CHILDREN);
+    size_t called = 0;
+    for (size_t i = 0; i < stage.tree->agent_count; i++) {
+        const struct session_agent *agent = &stage.tree->agents[i];
+        called += agent->turn_count > 0 && agent->turns[0].call_count > 0 ? 1 : 0;
+    }
+    assert_int_equal(called, CHILDREN); /* each was in the middle of it */
     assert_true(stage.outcome.totals.duration_ms <= TIME_MS + SWARM_GRACE_MS_DEFAULT + 1000);
     expect_file(&stage, "a.txt", "broken\n");
     stage_close(&stage);
@@ -276,6 +312,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(race_is_verified_merged_and_cleared),
         cmocka_unit_test(what_children_made_comes_through_their_parent),
         cmocka_unit_test(verifier_that_writes_into_its_copy_changes_nothing),
+        cmocka_unit_test(integrator_finds_both_sides_and_decides),
         cmocka_unit_test(many_agents_whose_tools_ignore_signals_end_in_time),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
