@@ -474,6 +474,7 @@ result swarm_host_run(
 ) {
     CLEANUP(host_cleanup) struct swarm_host *host = NULL;
     TRY(host_create(&host, loop, options, error));
+    ASSERT(host != NULL);
     result started = start_signals(host, error);
     if (is_ok(started)) {
         started = open_root(host, error);

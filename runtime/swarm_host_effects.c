@@ -27,8 +27,7 @@ static void set_effort(struct host_node *node, int32_t effort) {
     }
 }
 
-void host_effect(struct swarm_host *host, const struct swarm_effect *effect) {
-    struct host_node *node = effect->node < host->node_count ? &host->nodes[effect->node] : NULL;
+static void node_effect(struct host_node *node, const struct swarm_effect *effect) {
     if (effect->type == SWARM_DO_START) {
         host_node_start(node, effect);
     } else if (effect->type == SWARM_DO_CANCEL) {
@@ -37,10 +36,6 @@ void host_effect(struct swarm_host *host, const struct swarm_effect *effect) {
         host_verify(node, effect);
     } else if (effect->type == SWARM_DO_CANCEL_VERIFY) {
         host_verify_cancel(node);
-    } else if (effect->type == SWARM_DO_RANK) {
-        host_rank(host, effect);
-    } else if (effect->type == SWARM_DO_CANCEL_RANK) {
-        host_rank_cancel(host);
     } else if (effect->type == SWARM_DO_MERGE) {
         host_merge(node, effect);
     } else if (effect->type == SWARM_DO_ANSWER) {
@@ -51,10 +46,21 @@ void host_effect(struct swarm_host *host, const struct swarm_effect *effect) {
         host_tell(node, effect);
     } else if (effect->type == SWARM_DO_SET_SHARE) {
         set_share(node, effect);
-    } else if (effect->type == SWARM_DO_SET_EFFORT) {
-        set_effort(node, effect->effort);
     } else {
-        ASSERT(effect->type == SWARM_DO_WAIT); /* FINISH is the pump's */
+        ASSERT(effect->type == SWARM_DO_SET_EFFORT); /* FINISH is the pump's */
+        set_effort(node, effect->effort);
+    }
+}
+
+void host_effect(struct swarm_host *host, const struct swarm_effect *effect) {
+    if (effect->type == SWARM_DO_WAIT) {
         wait_until(host, effect->wake_ms);
+    } else if (effect->type == SWARM_DO_RANK) {
+        host_rank(host, effect);
+    } else if (effect->type == SWARM_DO_CANCEL_RANK) {
+        host_rank_cancel(host);
+    } else {
+        ASSERT(effect->node < host->node_count);
+        node_effect(&host->nodes[effect->node], effect);
     }
 }
