@@ -3,8 +3,6 @@
  */
 #include "swarm_host_internal.h"
 
-#include <assert.h>
-
 /* ---- what is heard ----------------------------------------------------------------------------- */
 
 static void news_came(void *context) {
@@ -118,8 +116,8 @@ void host_agent_tell_share(struct host_node *node) {
     }
 }
 
+/* The three no-limits are one number. */
 struct session_share host_record_share(const struct host_node *node) {
-    static_assert(BUDGET_NO_LIMIT == SESSION_NO_LIMIT && BUDGET_NO_LIMIT == AGENT_NO_LIMIT, "one");
     const struct clock *clock = &node->host->options.run.clock;
     int64_t deadline_ms = node->share.deadline_ms;
     if (deadline_ms != BUDGET_NO_LIMIT) { /* the record's clock is the wall's */

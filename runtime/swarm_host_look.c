@@ -106,7 +106,8 @@ static void set_subject(struct host_node *node, const struct chat_call *call) {
     subject = view_slice(subject, 0, sizeof node->subject - 1);
     subject = view_slice(subject, 0, utf8_valid_prefix(subject));
     for (size_t i = 0; i < subject.length; i++) {
-        node->subject[i] = subject.data[i] < ' ' ? ' ' : (char)subject.data[i];
+        unsigned char byte = subject.data[i];
+        node->subject[i] = (char)(byte < ' ' ? ' ' : byte);
     }
     node->subject[subject.length] = '\0';
 }

@@ -337,7 +337,10 @@ bool prompt_is_of(const struct writer_prompt *prompt, const char *name) {
     char words[80];
     (void)snprintf(words, sizeof words, "You are %s", name);
     const char *found = strstr(prompt->first, words);
-    char after = found != NULL ? found[strlen(words)] : '\0';
+    if (found == NULL) {
+        return false;
+    }
+    char after = found[strlen(words)];
     return after == ',' || after == '.';
 }
 

@@ -183,7 +183,7 @@ static void fork_goes_on_behind_the_call_of_its_parent(void **state) {
     assert_false(stage_was_told(&stage, "agent-2", "Mend it.")
     ); /* it is in what it goes on behind */
     /* Nothing of it was appended again: the system text once, then what each was told. */
-    assert_true(writer_engine_appended(stage.engine) < 3 * 1500);
+    assert_true(writer_engine_appended(stage.engine) < INT64_C(4500));
     stage_close(&stage);
 }
 
