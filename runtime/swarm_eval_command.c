@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #define SEEDS_DEFAULT   3
-#define TIME_MS_DEFAULT 2500
-#define TOKENS_DEFAULT  3000
+#define TIME_MS_DEFAULT 2000
+#define TOKENS_DEFAULT  2600
 #define SAY_INTERVAL_MS 30000 /* where nobody looks on */
 
 struct evaluation {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Evaluation tasks with one, two and three dependent bugs, a function of a seed.
 
-    make_tasks.py OUT [--seed N] [--levels 40,30,30]   writes OUT/NNN-... and proves each task
+    make_tasks.py OUT [--seed N] [--levels 60,25,15]   writes OUT/NNN-... and proves each task
     make_tasks.py --check OUT [--training N]           proves what is in OUT again, from its files
 
 README.md says what a task holds, what is proved of it, and how it is kept apart from training. Plain
@@ -473,7 +473,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--levels", default="40,30,30", help="tasks of each level")
+    parser.add_argument("--levels", default="60,25,15", help="tasks of each level")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--training", type=int, default=0, metavar="N",
                         help="with --check: against N episodes of each training seed")
