@@ -71,13 +71,16 @@ static size_t processes_with(const char *word) {
     return count;
 }
 
+/* Of this process: others may run sandboxes too. */
 static size_t cgroups(void) {
+    char own[32];
+    (void)snprintf(own, sizeof own, "-%ld-", (long)getpid());
     size_t count = 0;
     const char *place = sandbox_get_probe(sandbox)->cgroup_path;
     DIR *directory = place[0] != '\0' ? opendir(place) : NULL;
     for (struct dirent *entry = directory != NULL ? readdir(directory) : NULL; entry != NULL;
          entry = readdir(directory)) {
-        count += strncmp(entry->d_name, "hearth", 6) == 0 ? 1 : 0;
+        count += strstr(entry->d_name, own) != NULL ? 1 : 0;
     }
     if (directory != NULL) {
         (void)closedir(directory);

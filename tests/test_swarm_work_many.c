@@ -27,13 +27,16 @@ static size_t count_entries(const char *path) {
 }
 
 /* Groups of commands, of all kinds that there may be. */
+/* Of this process: others may run sandboxes too. */
 static size_t count_groups(void) {
+    char own[32];
+    (void)snprintf(own, sizeof own, "-%ld-", (long)getpid());
     const char *path = sandbox_get_probe(sandbox)->cgroup_path;
     size_t count = 0;
     DIR *directory = path[0] != '\0' ? opendir(path) : NULL;
     for (struct dirent *entry = directory != NULL ? readdir(directory) : NULL; entry != NULL;
          entry = readdir(directory)) {
-        count += entry->d_type == DT_DIR && entry->d_name[0] != '.' ? 1 : 0;
+        count += strstr(entry->d_name, own) != NULL ? 1 : 0;
     }
     if (directory != NULL) {
         closedir(directory);
