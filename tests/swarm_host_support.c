@@ -25,6 +25,7 @@ static void note_end(struct stage *stage, const struct swarm_host *host) {
         struct stage_node *node = &stage->nodes[i];
         memcpy(node->name, told->name, sizeof node->name);
         node->outcome = told->outcome;
+        node->parent = told->parent;
         node->cut = told->cut;
         node->verdict = told->verdict;
         node->is_merged = told->is_merged;
@@ -249,11 +250,11 @@ static void check_record(struct stage *stage) {
             nodes++;
         }
     }
-    /* The record takes nobody below an agent that has ended, who was cancelled before it began. */
+    /* The record takes nobody below an agent that has ended; such a one is about to be cancelled. */
     size_t unborn = 0;
     for (size_t i = 1; i < stage->count; i++) {
         const struct stage_node *node = &stage->nodes[i];
-        bool may_be = node->cut == SWARM_CUT_PARENT && node->tokens == 0;
+        bool may_be = node->parent != SWARM_ROOT && node->tokens == 0;
         unborn += may_be && agent_named(stage, node->name) == NULL ? 1 : 0;
     }
     assert_true(nodes <= stage->outcome.totals.nodes);

@@ -27,6 +27,7 @@ extern const char *stage_base;
 
 struct stage_node {
     char name[SWARM_NAME_BYTES];
+    size_t parent;
     enum swarm_outcome outcome;
     enum swarm_cut cut;
     enum swarm_verdict verdict;
