@@ -312,6 +312,7 @@ size_t stage_count(const struct stage *stage, enum swarm_outcome outcome) {
 
 bool stage_was_told(const struct stage *stage, const char *name, const char *text) {
     const struct session_agent *agent = stage_agent(stage, name);
+    ASSERT(agent != NULL); // stage_agent has failed before; for the analyzer
     for (size_t i = 0; i < agent->turn_count; i++) {
         for (size_t k = 0; k < agent->turns[i].message_count; k++) {
             struct view message = agent->turns[i].messages[k].text;
@@ -325,6 +326,7 @@ bool stage_was_told(const struct stage *stage, const char *name, const char *tex
 
 struct view stage_result(const struct stage *stage, const char *name, size_t call) {
     const struct session_agent *agent = stage_agent(stage, name);
+    ASSERT(agent != NULL); // stage_agent has failed before; for the analyzer
     for (size_t i = 0; i < agent->turn_count; i++) {
         if (call < agent->turns[i].call_count) {
             return agent->turns[i].calls[call].text;

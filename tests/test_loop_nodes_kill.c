@@ -137,6 +137,7 @@ static bool check_state(const char *directory) {
         is_failed(session_list_load(store, NULL, &list, &error))) {
         fail_msg("%s", error.message);
     }
+    ASSERT(list != NULL);
     assert_true(list->count <= 1);
     bool is_there = list->count == 1;
     if (is_there) {

@@ -319,6 +319,7 @@ static void take_server(struct tool_context *context, struct arrival *arrival) {
         ASSERT(status == 0);
     }
     if (is_ok(start->status)) {
+        ASSERT(arrival->server != NULL);
         start->status = add_tools(arrival->server, &start->error);
     }
     if (is_ok(start->status)) {
@@ -333,6 +334,15 @@ static void take_server(struct tool_context *context, struct arrival *arrival) {
     }
 }
 
+static void fail_all(struct tool_mcp_start *starts, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        starts[i].status = error_set(
+            &starts[i].error, RESULT_MEMORY, 0, __FILE__, __LINE__, "no memory for servers"
+        );
+        atomic_store_explicit(&starts[i].is_ready, true, memory_order_release);
+    }
+}
+
 void tool_context_add_servers(
     struct tool_context *context, struct tool_mcp_start *starts, size_t count
 ) {
@@ -340,14 +350,11 @@ void tool_context_add_servers(
     if (context->servers == NULL) {
         context->servers = calloc(1, sizeof *context->servers);
     }
+    if (arrivals == NULL || context->servers == NULL) {
+        fail_all(starts, count);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
-        if (arrivals == NULL || context->servers == NULL) {
-            starts[i].status = error_set(
-                &starts[i].error, RESULT_MEMORY, 0, __FILE__, __LINE__, "no memory for servers"
-            );
-            atomic_store_explicit(&starts[i].is_ready, true, memory_order_release);
-            continue;
-        }
         arrivals[i].start = &starts[i];
         starts[i].status = make_server(context, arrivals, i);
         if (is_failed(starts[i].status)) {
@@ -356,7 +363,7 @@ void tool_context_add_servers(
             (void)start_server(&arrivals[i]);
         }
     }
-    for (size_t i = 0; i < count && arrivals != NULL && context->servers != NULL; i++) {
+    for (size_t i = 0; i < count; i++) {
         take_server(context, &arrivals[i]);
     }
 }
