@@ -18,8 +18,10 @@ result recorder_snapshot(struct recorder *recorder, const char *message, struct 
     }
     struct workspace_snapshot taken;
     result took = workspace_take_snapshot(recorder->workspace, message, &taken, error);
-    if (took.code == RESULT_TIMEOUT) {
-        /* The run is to end now (P5): what follows is recorded without a state of the tree. */
+    bool is_gone = took.code == RESULT_NOT_FOUND && recorder->node == NULL;
+    if (took.code == RESULT_TIMEOUT || is_gone) {
+        /* The run is to end now (P5), or its next call says that the workspace was removed: what follows is
+         * recorded without a state of the tree. A node without one has no result. */
         recorder->commit_last[0] = '\0';
         return OK;
     }

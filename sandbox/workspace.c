@@ -623,7 +623,7 @@ static result check_directory(const struct workspace *workspace, struct error *e
         );
     }
     if (status.st_nlink == 0) {
-        FAIL(error, IO, "workspace '%.300s' was removed", workspace->directory);
+        FAIL(error, NOT_FOUND, "workspace '%.300s' was removed", workspace->directory);
     }
     return OK;
 }

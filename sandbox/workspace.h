@@ -36,8 +36,8 @@ struct workspace_snapshot {
 };
 
 /* Records the tree as it is; unchanged files are not read again. `message` becomes the commit's.
- * Expected errors: IO (the directory was removed, ...), MEMORY, TIMEOUT (see workspace_limit_time), LIMIT (another process has used
- * the store for half a minute). */
+ * Expected errors: IO, MEMORY, NOT_FOUND (the directory was removed), TIMEOUT (see workspace_limit_time), LIMIT
+ * (another process has used the store for half a minute). */
 MUST_CHECK result workspace_take_snapshot(
     struct workspace *workspace,
     const char *message,

@@ -44,7 +44,9 @@ static void snapshot_of_a_directory_that_was_removed_is_none(void **state) {
     taken = snapshot(); // empty, and there
     assert_int_equal(taken.files, 0);
     shell("rmdir ws");
-    assert_int_equal(workspace_take_snapshot(workspace, "nothing", &taken, &error).code, RESULT_IO);
+    assert_int_equal(
+        workspace_take_snapshot(workspace, "nothing", &taken, &error).code, RESULT_NOT_FOUND
+    );
     assert_non_null(strstr(error.message, "was removed"));
 }
 
