@@ -141,6 +141,35 @@ static result make_missing(const char *path, struct error *error) {
     return OK;
 }
 
+/* Where there was no lock, the directory is nobody's that this program knows of. */
+static result
+open_lock(const struct evaluation *evaluation, const char *path, int *fd, struct error *error) {
+    const char *place = buffer_text(&evaluation->place);
+    struct stat info;
+    if (lstat(path, &info) != 0 && errno == ENOENT && lstat(place, &info) == 0) {
+        FAIL(error, LIMIT, "%s is of no evaluation: name another --state", place);
+    }
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0) {
+        int failed = errno;
+        FAIL_FOREIGN(error, IO, failed, "%s: cannot be opened: %s", path, strerror(failed));
+    }
+    return OK;
+}
+
+/* From here on the directory is ours, and goes in the end. */
+static result take_place(struct evaluation *evaluation, const char *path, struct error *error) {
+    CLEANUP(fd_cleanup) int fd = -1;
+    TRY(open_lock(evaluation, path, &fd, error));
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        const char *place = buffer_text(&evaluation->place);
+        FAIL(error, LIMIT, "another evaluation works in %s: name another --state", place);
+    }
+    evaluation->lock = fd;
+    fd = -1;
+    return OK;
+}
+
 /* STATE/eval, empty: what a killed evaluation left there goes. */
 static result make_place(struct evaluation *evaluation, struct error *error) {
     struct buffer *state = &evaluation->settings.state;
@@ -157,15 +186,7 @@ static result make_place(struct evaluation *evaluation, struct error *error) {
     TRY(buffer_append_format(
         &evaluation->workspace, error, "%s/workspace", buffer_text(&evaluation->place)
     ));
-    evaluation->lock = open(buffer_text(&lock), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (evaluation->lock < 0 || flock(evaluation->lock, LOCK_EX | LOCK_NB) != 0) {
-        FAIL(
-            error,
-            LIMIT,
-            "another evaluation works in %s: name another --state",
-            buffer_text(&evaluation->place)
-        );
-    }
+    TRY(take_place(evaluation, buffer_text(&lock), error));
     if (lstat(buffer_text(&evaluation->place), &info) == 0) {
         TRY(swarm_eval_remove(buffer_text(&evaluation->place), error));
     }
@@ -352,7 +373,7 @@ int swarm_eval_command(const struct cli_arguments *arguments) {
         status = run_all(&evaluation);
     }
     run_host_close(&evaluation.host);
-    if (evaluation.lock >= 0 && evaluation.place.length > 0) {
+    if (evaluation.lock >= 0) {
         result removed = swarm_eval_remove(buffer_text(&evaluation.place), &error);
         if (is_failed(removed)) {
             (void)cli_fail(status, "%s", error.message);

@@ -139,11 +139,25 @@ def test_interrupted_and_killed_it_goes_on():
         busy = one.start([], *SINGLE)
         _, err = busy.communicate(timeout=60)
         assert busy.returncode != 0 and b"another evaluation works in" in err, (busy.returncode, err)
+        assert (one.path / "state" / "eval" / "run").exists() and process.poll() is None, process.poll()
         process.kill()
         process.communicate(timeout=60)
 
         check(one.call(answer(1, "right"), *SINGLE, "--eval-seeds", "1"), 0, out="2 of 2 runs")
         assert [line["solved"] for line in one.lines()] == [True, True], one.lines()
+
+
+def test_a_directory_of_somebody_else_stays():
+    with Evaluation() as one:
+        one.task("one")
+        precious = one.path / "state" / "eval" / "precious"
+        precious.parent.mkdir(parents=True)
+        precious.write_text("kept\n")
+        for _ in range(2):  # nor does the first make it its own
+            process = one.start([], *SINGLE)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode != 0 and b"is of no evaluation: name another --state" in err, (process.returncode, err)
+            assert precious.read_text() == "kept\n"
 
 
 if __name__ == "__main__":
