@@ -4,6 +4,7 @@
  * what it tells is shown (swarm_view.h).
  */
 #include "cli.h"
+#include "paths.h"
 #include "run_option_table.h"
 #include "run_plan.h"
 #include "run_tools.h"
@@ -126,6 +127,7 @@ static result create_view(
     const struct run_settings *settings,
     const struct swarm_settings *own,
     const char *why,
+    struct view apply,
     struct swarm_view **out,
     struct error *error
 ) {
@@ -144,6 +146,7 @@ static result create_view(
         .verifier = view_of_text(own->verify),
         .why = view_of_text(why),
         .state_option = buffer_text(&settings->state_option),
+        .apply = apply,
     };
     return swarm_view_create(out, &options, error);
 }
@@ -173,10 +176,13 @@ static result run_host_swarm(
     struct run_plan plan;
     struct show show = {.run = host};
     CLEANUP(buffer_deinit) struct buffer record;
+    CLEANUP(buffer_deinit) struct buffer apply; /* as long as the view */
     buffer_init(&record, BUFFER_CEILING_DEFAULT);
+    buffer_init(&apply, BUFFER_CEILING_DEFAULT);
+    TRY(path_git_apply(buffer_text(&settings->workspace), &apply, error));
     TRY(run_plan_make(host, settings, &plan, error));
     TRY(swarm_settings_write(own, &chosen->options, &record, error));
-    TRY(create_view(host, settings, own, chosen->why, &show.view, error));
+    TRY(create_view(host, settings, own, chosen->why, buffer_view(&apply), &show.view, error));
     struct swarm_host_options options = {
         .swarm = chosen->options,
         .reason = view_of_text(chosen->why),

@@ -209,6 +209,24 @@ result path_quote(const char *path, struct buffer *out, struct error *error) {
     return buffer_append_byte(out, '\'', error);
 }
 
+result path_git_apply(const char *home, struct buffer *out, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer path;
+    const char *name = strrchr(home, '/');
+    ASSERT(name != NULL);
+    buffer_init(&path, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append_format(&path, error, "%s/.git", home));
+    if (access(buffer_text(&path), F_OK) != 0) {
+        buffer_clear(&path);
+        TRY(buffer_append(&path, view_of(home, (size_t)(name - home)), error));
+        TRY(buffer_append_text(out, "GIT_CEILING_DIRECTORIES=", error));
+        TRY(path_quote(path.length > 0 ? buffer_text(&path) : "/", out, error));
+        TRY(buffer_append_text(out, " ", error));
+    }
+    TRY(buffer_append_text(out, "git -C ", error));
+    TRY(path_quote(home, out, error));
+    return buffer_append_text(out, " apply", error);
+}
+
 result
 path_snapshots(const char *state, const char *workspace, struct buffer *out, struct error *error) {
     buffer_init(out, PATH_MAX);

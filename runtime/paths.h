@@ -27,6 +27,9 @@ MUST_CHECK result path_cache(const char *state, struct buffer *out, struct error
 MUST_CHECK result path_worktrees(const char *state, struct buffer *out, struct error *error);
 /* Appends a path as one word of a shell, in quotes where it needs them. */
 MUST_CHECK result path_quote(const char *path, struct buffer *out, struct error *error);
+/* Appends the shell's command that applies a patch from standard input to the directory `home`, an absolute path.
+ * Below the root of a repository git would leave out all of a patch, so it is not to look above the directory. */
+MUST_CHECK result path_git_apply(const char *home, struct buffer *out, struct error *error);
 /* Directory of the store that holds snapshots of a workspace: state/snapshots/DIGITS. */
 #define PATH_SNAPSHOTS_DIGITS 16
 MUST_CHECK result

@@ -130,32 +130,17 @@ int run_worktree_lease(const struct run_settings *settings, int *fd) {
 
 /* ---- the end -------------------------------------------------------------------------------- */
 
-/* What takes the work home. Below the root of a repository git would leave out all of a patch, so it is not
- * to look above the directory. */
+/* What takes the work home. */
 static result put_way_home(
     const struct run_settings *settings,
     const struct session_id *session,
     struct buffer *out,
     struct error *error
 ) {
-    const char *home = buffer_text(&settings->worktree_of);
-    CLEANUP(buffer_deinit) struct buffer path;
-    buffer_init(&path, 8192);
-    TRY(buffer_append_format(&path, error, "%s/.git", home));
-    bool is_repository = access(buffer_text(&path), F_OK) == 0;
     TRY(buffer_append_format(out, error, "hearth sessions diff %s", session->text));
     TRY(buffer_append(out, buffer_view(&settings->state_option), error));
     TRY(buffer_append_text(out, " | ", error));
-    if (!is_repository) {
-        buffer_clear(&path);
-        TRY(buffer_append(&path, view_of(home, (size_t)(strrchr(home, '/') - home)), error));
-        TRY(buffer_append_text(out, "GIT_CEILING_DIRECTORIES=", error));
-        TRY(path_quote(path.length > 0 ? buffer_text(&path) : "/", out, error));
-        TRY(buffer_append_text(out, " ", error));
-    }
-    TRY(buffer_append_text(out, "git -C ", error));
-    TRY(path_quote(home, out, error));
-    return buffer_append_text(out, " apply", error);
+    return path_git_apply(buffer_text(&settings->worktree_of), out, error);
 }
 
 void run_worktree_end(

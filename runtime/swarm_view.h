@@ -31,6 +31,7 @@ struct swarm_view_options {
     struct view workspace, model, verifier; /* verifier: its command; "": none */
     struct view why;                        /* this strategy; "": it was asked for */
     const char *state_option;               /* " --state DIR", or "" */
+    struct view apply; /* what applies a patch to the workspace (path_git_apply) */
 };
 
 struct swarm_view;

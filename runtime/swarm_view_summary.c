@@ -254,10 +254,11 @@ static void put_commands(
         result_ignore(buffer_append_format(
             &text,
             NULL,
-            "hearth sessions diff %s --agent %s%s | git apply",
+            "hearth sessions diff %s --agent %s%s | %.*s",
             id,
             swarm_node(picture->swarm, end->node)->name,
-            state
+            state,
+            VIEW_ARGUMENTS(facts->options.apply)
         ));
         put_command(lines, "take it", buffer_view(&text));
     }

@@ -201,10 +201,33 @@ def test_what_others_changed_meanwhile_is_not_overwritten():
         out, err = process.communicate(timeout=120)
         text = out.decode()
         assert one.answer() == "mine\n", (text, err)
-        found = re.search(r"^take it +(hearth (sessions diff \S+ --agent agent-1) --state \S+) \| git apply$", text, re.M)
+        found = re.search(r"^take it +(hearth (sessions diff \S+ --agent agent-1) --state \S+ \| .*apply)$", text, re.M)
         assert found and "agent-1 is not merged into root, conflicts: answer" in text, text
         check(one.hearth(*found[2].split()), 0, out=r"-open\n\+right")
         one.check_nothing_is_left()
+
+
+def test_what_was_not_merged_is_taken_home_by_what_the_summary_names():
+    cli_support.needs_sandbox()
+    for kind in ("repository", "directory", "inside another repository"):
+        with Swarm() as one:
+            one.work = one.path / "it's work"
+            one.work.mkdir()
+            (one.work / "answer").write_text("open\n")
+            if kind != "directory":
+                where = one.work if kind == "repository" else one.path
+                subprocess.run(["git", "-C", where, "init", "-q"], check=True)
+            done = one.call(answer(1, "wrong"), "Answer", "--strategy", "race", "--attempts", "1", *VERIFY)
+            text = done.stdout.decode()
+            if done.returncode != 1 or "take it" not in text:
+                raise AssertionError(done)
+            links = one.path / "bin"
+            links.mkdir()
+            (links / "hearth").symlink_to(HEARTH)
+            command = re.search(r"^take it +(.*)$", text, re.M)[1]
+            taken = subprocess.run(["sh", "-c", command], capture_output=True, check=False, cwd="/", env=dict(
+                os.environ, PATH=f"{links}:{os.environ['PATH']}", HEARTH_SCRIPT=str(one.path / "script.json")))
+            assert taken.returncode == 0 and one.answer() == "wrong\n", (kind, command, taken)
 
 
 def test_time_that_is_spent_is_its_own_status():

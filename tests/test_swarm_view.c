@@ -47,7 +47,11 @@ static void stage_open(struct stage *stage, const struct swarm_options *options)
     stage->picture = (struct swarm_picture
     ){.swarm = stage->desk.swarm, .look = look, .context = stage, .now_ms = 1000};
     stage->facts = (struct swarm_view_facts){
-        .options = {.width = 80, .height = 24, .state_option = ""},
+        .options =
+            {.width = 80,
+             .height = 24,
+             .state_option = "",
+             .apply = view_of_text("git -C /w apply")},
         .session = {SESSION},
         .begun_ms = 1000,
     };
@@ -537,7 +541,8 @@ static void summary_says_how_to_take_what_was_not_merged(void **state) {
     expect(text, "workspace, which has other changes: conflicts\n");
     expect(
         text,
-        "take it    hearth sessions diff " SESSION " --agent agent-1 --state '/a b' | git apply\n"
+        "take it    hearth sessions diff " SESSION
+        " --agent agent-1 --state '/a b' | git -C /w apply\n"
     );
     expect(text, "not saved  agent-2: /state/swarms/x/agent-2\n");
     stage_close(&stage);
