@@ -185,7 +185,17 @@ bool swarm_eval_next(const struct swarm_eval *eval, struct swarm_eval_cell *out)
     return false;
 }
 
+/* FNV-1a. */
+static uint64_t hash_of(struct view text) {
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (size_t i = 0; i < text.length; i++) {
+        hash = (hash ^ text.data[i]) * UINT64_C(0x100000001B3);
+    }
+    return hash;
+}
+
 /* 53 bits survive every JSON reader. */
-uint64_t swarm_eval_seed(const struct swarm_eval_cell *cell) {
-    return strategy_seed(strategy_seed(cell->seed, 0), cell->task) >> 11;
+uint64_t swarm_eval_seed(const struct swarm_eval *eval, const struct swarm_eval_cell *cell) {
+    uint64_t task = hash_of(eval->plan.tasks[cell->task].id);
+    return strategy_seed(strategy_seed(cell->seed, 0), task) >> 11;
 }

@@ -87,8 +87,8 @@ size_t swarm_eval_done(const struct swarm_eval *eval);  /* those of the plan tha
 /* The next run of the plan without a result. Seed by seed and task by task, so that what is there when it is
  * cut short can be compared; within a task the settings take turns at being first. False: all are done. */
 bool swarm_eval_next(const struct swarm_eval *eval, struct swarm_eval_cell *out);
-/* Of a run's sampler: the same for all settings. */
-uint64_t swarm_eval_seed(const struct swarm_eval_cell *cell);
+/* Of a run's sampler: the same for all settings, whichever other tasks there are. */
+uint64_t swarm_eval_seed(const struct swarm_eval *eval, const struct swarm_eval_cell *cell);
 
 /* ---- what it says ------------------------------------------------------------------------------ */
 

@@ -145,7 +145,7 @@ static result run_one(
         .setting = &swarm_eval_settings[cell->setting],
         .time_ms_max = is_timed ? plan->limits[SWARM_EVAL_TIME] : SWARM_EVAL_TOKENS_TIME_MS,
         .tokens_max = is_timed ? 0 : plan->limits[SWARM_EVAL_TOKENS],
-        .seed = swarm_eval_seed(cell),
+        .seed = swarm_eval_seed(drive->eval, cell),
     };
     struct swarm_eval_result found = {0};
     struct error why = {0};
@@ -169,27 +169,37 @@ static result run_one(
     return OK;
 }
 
+static result write_lines(
+    const struct swarm_eval_drive *drive, int fd, struct buffer *lines, struct error *error
+) {
+    TRY(write_all(fd, buffer_view(lines), drive->path, error));
+    buffer_clear(lines);
+    return OK;
+}
+
+/* Lines of faults wait until a run works: runs of a streak that ends it all are made again the next time. */
 static result run_all(const struct swarm_eval_drive *drive, int fd, struct error *error) {
-    CLEANUP(buffer_deinit) struct buffer line;
+    CLEANUP(buffer_deinit) struct buffer lines;
     struct progress progress = {.start_ms = drive->port->now_ms(drive->port->context)};
     struct swarm_eval_cell cell;
     size_t faults = 0;
-    buffer_init(&line, SWARM_EVAL_LINE_MAX);
+    buffer_init(&lines, SWARM_EVAL_LINE_MAX * SWARM_EVAL_FAULTS_MAX);
     while (swarm_eval_next(drive->eval, &cell)) {
         struct swarm_eval_result found;
         TRY(run_one(drive, &cell, &found, error));
         faults = found.fault[0] != '\0' ? faults + 1 : 0;
-        if (faults == SWARM_EVAL_FAULTS_MAX) { /* not recorded: it is tried again */
+        if (faults == SWARM_EVAL_FAULTS_MAX) {
             FAIL(error, LIMIT, "%zu runs in a row could not be made: %s", faults, found.fault);
         }
-        buffer_clear(&line);
-        TRY(swarm_eval_write_line(drive->eval, &cell, &found, &line, error));
-        TRY(write_all(fd, buffer_view(&line), drive->path, error));
+        TRY(swarm_eval_write_line(drive->eval, &cell, &found, &lines, error));
+        if (faults == 0) {
+            TRY(write_lines(drive, fd, &lines, error));
+        }
         swarm_eval_add(drive->eval, &cell, &found);
         progress.made++;
         say(drive, &progress, &cell, &found);
     }
-    return OK;
+    return write_lines(drive, fd, &lines, error);
 }
 
 result swarm_eval_drive(const struct swarm_eval_drive *drive, struct error *error) {

@@ -76,7 +76,9 @@ static result read_cell(
     TRY(json_get_string(root, "task", &name, error));
     out->task = find_task(eval, name);
     if (out->task == eval->plan.task_count) {
-        FAIL(error, INVALID_INPUT, "there is no task %.*s", VIEW_ARGUMENTS(name));
+        FAIL(
+            error, INVALID_INPUT, "there is no task %.*s among those chosen", VIEW_ARGUMENTS(name)
+        );
     }
     TRY(json_get_string(root, "setting", &name, error));
     out->setting = swarm_eval_find_setting(name);

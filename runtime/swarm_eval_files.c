@@ -20,6 +20,7 @@
 
 struct copy {
     struct beneath *from, *to;
+    const char *to_path;
     char *directories[DIRECTORIES_MAX]; /* [count]; those before `next` are done */
     size_t count, next, files;
 };
@@ -44,6 +45,18 @@ static result push_directory(struct copy *copy, const char *path, struct error *
     return OK;
 }
 
+/* Of a file just written, below directories in which nobody works. */
+static result make_executable(const struct copy *copy, const char *path, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer whole;
+    buffer_init(&whole, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append_format(&whole, error, "%s/%s", copy->to_path, path));
+    if (chmod(buffer_text(&whole), S_IRWXU | S_IRGRP | S_IXGRP | S_IROTH | S_IXOTH) != 0) {
+        int failed = errno;
+        FAIL_FOREIGN(error, IO, failed, "%s: not made executable: %s", path, strerror(failed));
+    }
+    return OK;
+}
+
 /* What is in the way goes; a directory with something in it stays, and writing fails. */
 static result copy_file(struct copy *copy, const char *path, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer content;
@@ -57,7 +70,8 @@ static result copy_file(struct copy *copy, const char *path, struct error *error
         FAIL(error, LIMIT, "%s: more than %zu bytes", path, SWARM_EVAL_FILE_BYTES_MAX);
     }
     result_ignore(beneath_remove(copy->to, path, NULL)); /* usually there is none */
-    return beneath_write(copy->to, path, buffer_view(&content), error);
+    TRY(beneath_write(copy->to, path, buffer_view(&content), error));
+    return info.executable ? make_executable(copy, path, error) : OK;
 }
 
 static result copy_directory(struct copy *copy, const char *path, struct error *error) {
@@ -98,7 +112,7 @@ static result copy_part(
 
 result
 swarm_eval_place(const struct swarm_eval_item *item, const char *workspace, struct error *error) {
-    CLEANUP(copy_deinit) struct copy copy = {0};
+    CLEANUP(copy_deinit) struct copy copy = {.to_path = workspace};
     TRY(beneath_open(workspace, &copy.to, error));
     TRY_NOTE(error, copy_part(item, "repo", &copy, error), "task %.*s", VIEW_ARGUMENTS(item->id));
     return OK;
@@ -124,6 +138,7 @@ static result run_hidden(
     struct error *error
 ) {
     CLEANUP(buffer_deinit) struct buffer command_text;
+    CLEANUP(buffer_deinit) struct buffer text;
     struct sandbox_call *call = NULL;
     buffer_init(&command_text, BUFFER_CEILING_DEFAULT);
     TRY(buffer_append(&command_text, item->hidden_command, error));
@@ -131,18 +146,43 @@ static result run_hidden(
     TRY(sandbox_run(sandbox, policy, command, -1, &call, error));
     const struct sandbox_outcome *outcome = sandbox_call_outcome(call);
     struct sandbox_output output = sandbox_call_output(call, SANDBOX_STDOUT);
-    struct view end = output.tail.length > 0 ? output.tail : output.head;
+    buffer_init(&text, BUFFER_CEILING_DEFAULT);
+    result kept = output.dropped > 0 ? OK : buffer_append(&text, output.head, error);
+    if (is_ok(kept)) {
+        kept = buffer_append(&text, output.tail, error);
+    }
     bool is_lost = outcome->end == SANDBOX_LAUNCH_FAILED || outcome->end == SANDBOX_LOST;
     bool passes = outcome->end == SANDBOX_EXITED && outcome->exit_status == 0 &&
-                  has_last_line(end, item->hidden_line);
+                  has_last_line(buffer_view(&text), item->hidden_line);
     char reason[SANDBOX_TEXT_BYTES];
     memcpy(reason, outcome->reason, sizeof reason);
     sandbox_call_destroy(call);
+    TRY(kept);
     if (is_lost) {
         FAIL(error, IO, "hidden tests did not run: %.300s", reason);
     }
     *is_solved = passes;
     return OK;
+}
+
+/* Whether the task's own hidden tests can be copied at all, beside the workspace. */
+static result
+check_hidden(const struct swarm_eval_item *item, const char *workspace, struct error *error) {
+    CLEANUP(buffer_deinit) struct buffer path;
+    CLEANUP(copy_deinit) struct copy copy = {0};
+    buffer_init(&path, BUFFER_CEILING_DEFAULT);
+    TRY(buffer_append_format(&path, error, "%s-XXXXXX", workspace));
+    char *directory = mkdtemp((char *)path.data);
+    if (directory == NULL) {
+        FAIL(error, IO, "no directory to look at hidden tests: %s", strerror(errno));
+    }
+    copy.to_path = directory;
+    result copied = beneath_open(directory, &copy.to, error);
+    if (is_ok(copied)) {
+        copied = copy_part(item, "hidden", &copy, error);
+    }
+    result removed = swarm_eval_remove(directory, is_ok(copied) ? error : NULL);
+    return is_failed(copied) ? copied : removed;
 }
 
 result swarm_eval_judge(
@@ -153,13 +193,14 @@ result swarm_eval_judge(
     bool *is_solved,
     struct error *error
 ) {
-    CLEANUP(copy_deinit) struct copy copy = {0};
+    CLEANUP(copy_deinit) struct copy copy = {.to_path = workspace};
     struct sandbox_policy policy = sandbox_policy_default(workspace);
     struct error why = {0};
     policy.wall_ms = time_ms_max;
     TRY(beneath_open(workspace, &copy.to, error));
     result copied = copy_part(item, "hidden", &copy, &why);
-    if (copied.code == RESULT_INVALID_INPUT) { /* an agent's link or directory has that name */
+    bool is_agents = copied.code == RESULT_INVALID_INPUT; /* a link or directory has that name */
+    if (is_agents && is_ok(check_hidden(item, workspace, &why))) {
         *is_solved = false;
         return OK;
     }
@@ -171,10 +212,15 @@ result swarm_eval_judge(
 
 /* ---- the end ----------------------------------------------------------------------------------- */
 
+#define OPEN_PASSES_MAX 4096 /* a path has fewer levels */
+
+static _Thread_local bool was_closed; /* nftw takes no context */
+
 static int open_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
     (void)info;
     (void)where;
     bool is_directory = kind == FTW_D || kind == FTW_DNR;
+    was_closed = was_closed || kind == FTW_DNR;
     return is_directory && chmod(path, S_IRWXU) != 0 ? errno : 0;
 }
 
@@ -186,9 +232,14 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return done != 0 && errno != ENOENT ? errno : 0;
 }
 
-/* Opened first: an agent may have closed directories to its own user. */
+/* Opened first, level by level: an agent may have closed directories to its own user. */
 result swarm_eval_remove(const char *directory, struct error *error) {
-    int failed = nftw(directory, open_entry, WALK_FDS, FTW_PHYS);
+    int failed = 0;
+    was_closed = true;
+    for (int i = 0; failed == 0 && was_closed && i < OPEN_PASSES_MAX; i++) {
+        was_closed = false;
+        failed = nftw(directory, open_entry, WALK_FDS, FTW_PHYS);
+    }
     if (failed == 0) {
         failed = nftw(directory, remove_entry, WALK_FDS, FTW_PHYS | FTW_DEPTH);
     }

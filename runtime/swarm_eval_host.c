@@ -183,6 +183,9 @@ static result port_run(
         }
         return outcome.fault;
     }
+    if (outcome.exit_status == STATUS_ENGINE) { /* says nothing of the strategy */
+        FAIL(error, IO, "the engine was lost: %s", outcome.result.why);
+    }
     TRY(swarm_eval_judge(
         order->item, eval->host->sandbox, workspace, SWARM_EVAL_HIDDEN_MS_DEFAULT, &is_solved, error
     ));

@@ -187,9 +187,16 @@ static void every_run_comes_once_seed_by_seed(void **state) {
         {1, SINGLE, 1, SWARM_EVAL_TIME},
         {2, SINGLE, 0, SWARM_EVAL_TIME},
     };
-    assert_true(swarm_eval_seed(&cells[0]) == swarm_eval_seed(&cells[1]));
-    assert_true(swarm_eval_seed(&cells[0]) != swarm_eval_seed(&cells[2]));
-    assert_true(swarm_eval_seed(&cells[0]) != swarm_eval_seed(&cells[3]));
+    assert_true(swarm_eval_seed(eval, &cells[0]) == swarm_eval_seed(eval, &cells[1]));
+    assert_true(swarm_eval_seed(eval, &cells[0]) != swarm_eval_seed(eval, &cells[2]));
+    assert_true(swarm_eval_seed(eval, &cells[0]) != swarm_eval_seed(eval, &cells[3]));
+    struct swarm_eval_plan fewer = plan;
+    fewer.tasks++; /* of the same tasks */
+    fewer.task_count--;
+    struct swarm_eval *part = open_eval(&fewer);
+    const struct swarm_eval_cell same = {0, SINGLE, 0, SWARM_EVAL_TIME};
+    assert_true(swarm_eval_seed(eval, &cells[0]) == swarm_eval_seed(part, &same));
+    swarm_eval_destroy(part);
     swarm_eval_destroy(eval);
 }
 
@@ -286,7 +293,7 @@ static void damaged_files_are_refused_by_line(void **state) {
     } cases[] = {
         {"other\n" LINE, "it is of another evaluation: it has other, and this one H"},
         {"H\n" LINE LINE, "line 3: the same run as on an earlier line"},
-        {"H\n{\"task\":\"z\"}\n", "line 2: there is no task z"},
+        {"H\n{\"task\":\"z\"}\n", "line 2: there is no task z among those chosen"},
         {"H\n{\"task\":\"a\",\"setting\":\"r\"}\n", "line 2: there is no setting r"},
         {"H\n{\"task\":\"a\",\"setting\":\"single\",\"budget\":\"x\"}\n", "time or tokens, not x"},
         {"H\n{\"task\":\"a\",\"setting\":\"single\",\"budget\":\"time\",\"seed\":17}\n", "seed 17"},

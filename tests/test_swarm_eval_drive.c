@@ -58,8 +58,8 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     struct error error = {0};
-    shell("mkdir -p closed/inner && echo x >closed/inner/file && ln -s /etc closed/link && "
-          "chmod 0 closed/inner");
+    shell("mkdir -p closed/inner/a/b && echo x >closed/inner/a/b/file && ln -s /etc closed/link && "
+          "chmod 0 closed/inner/a/b && chmod 0 closed/inner/a && chmod 0 closed/inner");
     if (is_failed(swarm_eval_remove(base, &error))) {
         fail_msg("%s", error.message);
     }
@@ -219,6 +219,11 @@ static void faults_are_recorded_and_three_in_a_row_end_it(void **state) {
     assert_int_equal(desk_drive(&desk, &error).code, RESULT_LIMIT);
     assert_string_equal(error.message, "3 runs in a row could not be made: the disk is gone");
     assert_int_equal(desk.runs, 6);
+    desk_close(&desk);
+    shell("test $(wc -l <results) = 4 && ! grep gone results");
+    desk_open(&desk, 1, 0); /* mended */
+    assert_true(is_ok(desk_drive(&desk, &error)));
+    assert_int_equal(desk.runs, 12 - 3);
     desk_close(&desk);
 }
 

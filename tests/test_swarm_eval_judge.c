@@ -36,16 +36,20 @@ static int tear_down_task(void **state) {
     return tear_down(state);
 }
 
-static bool is_solved(const char *command, const char *line) {
+static result judge(const char *command, const char *line, bool *solved, struct error *error) {
     const struct swarm_eval_item item = {
         .id = view_of_text("t"),
         .hidden_command = view_of_text(command),
         .hidden_line = view_of_text(line),
         .directory = task,
     };
+    return swarm_eval_judge(&item, shared, workspace, 3000, solved, error);
+}
+
+static bool is_solved(const char *command, const char *line) {
     struct error error = {0};
     bool solved = false;
-    if (is_failed(swarm_eval_judge(&item, shared, workspace, 3000, &solved, &error))) {
+    if (is_failed(judge(command, line, &solved, &error))) {
         fail_msg("%s", error.message);
     }
     return solved;
@@ -79,6 +83,39 @@ static void what_is_in_their_way_does_not_count(void **state) {
     assert_false(is_solved("sh check.sh || echo 3 passed", "3 passed"));
 }
 
+/* What the task's own folder has is no agent's doing. */
+static void tasks_that_cannot_be_copied_are_faults(void **state) {
+    (void)state;
+    static const char *const wrong[] = {"ln -s check.sh", "mkfifo", "touch"};
+    static const char *const names[] = {"link", "pipe", ".envrc"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        struct error error = {0};
+        bool solved = false;
+        shell("echo right >answer && cd '%s/hidden' && %s %s", task, wrong[i], names[i]);
+        assert_true(is_failed(judge("sh check.sh", "3 passed", &solved, &error)));
+        assert_non_null(strstr(error.message, names[i]));
+        shell("rm '%s/hidden/%s' && test ! -e '%s'-??????", task, names[i], workspace);
+    }
+    assert_true(is_solved("sh check.sh", "3 passed"));
+}
+
+static void hidden_tests_may_be_programs_and_say_much(void **state) {
+    (void)state;
+    shell("echo right >answer && printf '#!/bin/sh\\n. ./check.sh' >'%s/hidden/run'", task);
+    shell("chmod 755 '%s/hidden/run'", task);
+    assert_true(is_solved("./run", "3 passed"));
+    for (int kib = 16; kib <= 256; kib *= 2) { /* the last line across what is kept of them */
+        char command[100];
+        (void)snprintf(
+            command,
+            sizeof command,
+            "head -c %d /dev/zero | tr '\\0' '\\n'; echo '3 passed'",
+            kib * 1024 - 4
+        );
+        assert_true(is_solved(command, "3 passed"));
+    }
+}
+
 static void hidden_tests_are_out_of_the_reach_of_agents(void **state) {
     (void)state;
     char script[800];
@@ -100,6 +137,8 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TASK_TEST(answers_are_judged_by_the_hidden_tests),
         TASK_TEST(what_is_in_their_way_does_not_count),
+        TASK_TEST(tasks_that_cannot_be_copied_are_faults),
+        TASK_TEST(hidden_tests_may_be_programs_and_say_much),
         TASK_TEST(hidden_tests_are_out_of_the_reach_of_agents),
     };
     return close_shared(cmocka_run_group_tests(tests, NULL, NULL));
