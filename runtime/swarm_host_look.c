@@ -89,6 +89,17 @@ void host_set_activity(struct host_node *node, const char *activity) {
     ASSERT(length >= 0); /* too long: cut */
 }
 
+/* Of what a model wrote: whole characters, and none that would move a cursor. */
+static void set_line(char *out, size_t bytes, struct view text) {
+    text = view_slice(text, 0, bytes - 1);
+    text = view_slice(text, 0, utf8_valid_prefix(text));
+    for (size_t i = 0; i < text.length; i++) {
+        unsigned char byte = text.data[i];
+        out[i] = (char)(byte < ' ' || byte == 0x7f ? ' ' : byte);
+    }
+    out[text.length] = '\0';
+}
+
 /* What a call is about: the first argument that says it, as one line. */
 static void set_subject(struct host_node *node, const struct chat_call *call) {
     static const char *const names[] = {
@@ -103,13 +114,7 @@ static void set_subject(struct host_node *node, const struct chat_call *call) {
     for (size_t i = 0; i < COUNT_OF(names) && subject.length == 0; i++) {
         (void)json_as_string(json_get(json_root(document), names[i]), &subject);
     }
-    subject = view_slice(subject, 0, sizeof node->subject - 1);
-    subject = view_slice(subject, 0, utf8_valid_prefix(subject));
-    for (size_t i = 0; i < subject.length; i++) {
-        unsigned char byte = subject.data[i];
-        node->subject[i] = (char)(byte < ' ' ? ' ' : byte);
-    }
-    node->subject[subject.length] = '\0';
+    set_line(node->subject, sizeof node->subject, subject);
 }
 
 static void take_status(struct host_node *node, const struct run_status *status) {
@@ -125,18 +130,19 @@ static void take_status(struct host_node *node, const struct run_status *status)
 
 void host_look_at_run(struct host_node *node, const struct run_event *event) {
     struct swarm_host *host = node->host;
+    bool says_activity =
+        event->type != RUN_TOOL_OUTPUT && event->status != NULL && event->status->activity != NULL;
     char before[sizeof node->activity];
     memcpy(before, node->activity, sizeof before);
     if (event->status != NULL) {
         take_status(node, event->status);
     }
     if (event->type == RUN_TOOL_CALL) {
-        (void
-        )snprintf(node->activity, sizeof node->activity, "%.*s", VIEW_ARGUMENTS(event->call->name));
+        set_line(node->activity, sizeof node->activity, event->call->name); /* of any tool */
         set_subject(node, event->call);
     } else if (event->type == RUN_TOOL_RESULT) {
         node->subject[0] = '\0';
-    } else if (event->type != RUN_TOOL_OUTPUT && event->status != NULL && event->status->activity != NULL && node->subject[0] == '\0') {
+    } else if (says_activity && node->subject[0] == '\0') {
         host_set_activity(node, event->status->activity);
     }
     const struct swarm_host_event shown = {

@@ -212,10 +212,13 @@ void swarm_view_doing(
         return;
     }
     struct swarm_host_look look = {.activity = ""};
+    char activity[SWARM_VIEW_DOING_BYTES]; /* a tool's name is the model's text too */
     char subject[SWARM_VIEW_DOING_BYTES];
     picture->look(picture->context, node, &look);
+    swarm_view_one_line(
+        view_of_text(look.activity != NULL ? look.activity : ""), activity, sizeof activity
+    );
     swarm_view_one_line(look.subject, subject, sizeof subject);
-    const char *activity = look.activity != NULL ? look.activity : "";
     put(&writer, "%s%s%s", activity, subject[0] != '\0' ? ": " : "", subject);
 }
 

@@ -54,7 +54,7 @@ struct stage {
     size_t count;
     /* Called with each event, from within the listener; null: not. */
     void (*looks)(struct stage *stage, const struct swarm_host_event *event);
-    void *script; /* the test's */
+    void *script, *script_looks; /* the test's */
 };
 
 /* With a task, a strategy by name, limits of a test and the function that writes for the agents, whose context is the

@@ -239,6 +239,40 @@ static void what_may_not_be_is_refused_by_name(void **state) {
     stage_close(&stage);
 }
 
+static void looks_at_names(struct stage *stage, const struct swarm_host_event *event) {
+    int *seen = stage->script_looks;
+    if (event->type == SWARM_HOST_ACTIVITY) {
+        struct swarm_host_look look;
+        swarm_host_look(stage->host, event->node, &look);
+        struct view activity = view_of_text(look.activity);
+        *seen += strncmp(look.activity, "evil", 4) == 0 ? 1 : 0;
+        assert_true(utf8_is_valid(activity));
+        assert_null(strpbrk(look.activity, "\x1b\x07\n"));
+    }
+}
+
+/* Whoever shows what an agent does shows whole characters, and nothing that its terminal would obey. */
+static void names_of_tools_are_shown_as_harmless_text(void **state) {
+    (void)state;
+    struct role roles[] = {
+        {"You are agent-1",
+         {CALL("evil\x1b[2J\x07\n", ""),
+          /* cut within a character */
+          CALL("evil-2345678901234567890123456\xc3\xa4\xc3\xa4", ""),
+          ANSWER("Nothing came of it.")},
+         0},
+        {0}};
+    struct stage stage;
+    int seen = 0;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, plays);
+    stage.script = roles;
+    stage.script_looks = &seen;
+    stage.looks = looks_at_names;
+    stage_run(&stage);
+    assert_true(seen >= 2);
+    stage_close(&stage);
+}
+
 static void wait_with_a_time_says_who_is_still_at_work(void **state) {
     (void)state;
     struct role roles[] = {
@@ -305,6 +339,7 @@ int main(void) {
         cmocka_unit_test(fork_goes_on_behind_the_call_of_its_parent),
         cmocka_unit_test(child_is_ended_in_the_middle),
         cmocka_unit_test(what_may_not_be_is_refused_by_name),
+        cmocka_unit_test(names_of_tools_are_shown_as_harmless_text),
         cmocka_unit_test(wait_with_a_time_says_who_is_still_at_work),
         cmocka_unit_test(parents_that_wait_make_room_for_their_children),
         cmocka_unit_test(waits_end_with_the_deadline),

@@ -282,6 +282,15 @@ static void foreign_texts_are_one_harmless_line(void **state) {
     expect_not(text, "second");
     expect_not(text, "\xe2\x80\xae");
     expect_shape(tree(&stage, 10, 30), 4, 30);
+    /* A tool's name is whatever the model wrote. */
+    stage.looks[1] = (struct swarm_host_look){.activity = "\x1b[2J\x1b]0;owned\x07"};
+    stage.looks[2] = (struct swarm_host_look
+    ){.activity = "a\nb\xe2\x80\xae\xff", .subject = view_of_text("make")};
+    text = tree(&stage, 10, 79);
+    expect_shape(text, 4, 79);
+    expect_not(text, "\x1b");
+    expect_not(text, "\x07");
+    expect(text, ": make");
     stage_close(&stage);
 }
 
