@@ -109,6 +109,9 @@ void swarm_handle(
 ) {
     swarm->effect_count = 0;
     *effects = (struct swarm_effects){0};
+    if (swarm->phase == SWARM_PHASE_FINISHED && event->type == SWARM_MERGED) {
+        swarm_merged_late(swarm, event->node, event);
+    }
     if (swarm->phase == SWARM_PHASE_FINISHED ||
         (event->type == SWARM_START) != (swarm->phase == SWARM_PHASE_NEW)) {
         return;

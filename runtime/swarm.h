@@ -343,7 +343,8 @@ void swarm_destroy(struct swarm *swarm); /* accepts null */
 void swarm_cleanup(struct swarm **swarm);
 
 /* Takes one event. Those that do not fit the state (of a node that has ended or is lost, a late time)
- * give no effects of their own. */
+ * give no effects of their own. After FINISH a merge that was under way is still heard, without effects: it
+ * changes what swarm_node and swarm_result say of being merged. */
 void swarm_handle(
     struct swarm *swarm, const struct swarm_event *event, struct swarm_effects *effects
 );

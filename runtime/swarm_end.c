@@ -138,6 +138,21 @@ static void finish(struct swarm *swarm) {
     swarm_emit(swarm, SWARM_DO_FINISH, SWARM_ROOT);
 }
 
+void swarm_merged_late(struct swarm *swarm, size_t node, const struct swarm_event *event) {
+    if (node >= swarm->count || swarm->insides[node].merge_target == SWARM_NONE) {
+        return;
+    }
+    struct swarm_node *source = &swarm->nodes[node];
+    bool is_home = swarm->insides[node].merge_target == SWARM_ROOT;
+    swarm->insides[node].merge_target = SWARM_NONE;
+    source->is_merged = event->merge == SWARM_MERGE_OK;
+    source->has_conflicts = event->merge == SWARM_MERGE_CONFLICTS;
+    if (is_home && node == swarm->result.node) {
+        swarm->result.is_merged = source->is_merged;
+        say_why(swarm);
+    }
+}
+
 void swarm_go_on_ending(struct swarm *swarm) {
     if (swarm->phase != SWARM_PHASE_ENDS) {
         return;

@@ -226,7 +226,8 @@ static void handle(struct swarm_host *host, const struct swarm_event *event) {
 
 void host_event(struct swarm_host *host, const struct swarm_event *event) {
     ASSERT(!host->is_pumping);
-    if (host->phase == HOST_WORKS) {
+    bool is_late_merge = host->phase == HOST_ENDS && event->type == SWARM_MERGED;
+    if (host->phase == HOST_WORKS || is_late_merge) {
         handle(host, event);
     }
     while (host->rank_has_failed) {
@@ -237,6 +238,9 @@ void host_event(struct swarm_host *host, const struct swarm_event *event) {
 }
 
 void swarm_host_interrupt(struct swarm_host *host) {
+    if (host->phase != HOST_BEGINS && host->phase != HOST_WORKS) {
+        return; /* it is decided, and the record says so */
+    }
     host->is_interrupted = true;
     if (host->phase == HOST_BEGINS && !host->has_begun) {
         swarm_root_cancel(host->root, "by the user");

@@ -145,7 +145,7 @@ MUST_CHECK result swarm_host_run(
     struct error *error
 );
 
-/* As a first signal. */
+/* As a first signal. After the end was decided it changes nothing. */
 void swarm_host_interrupt(struct swarm_host *host);
 
 #endif

@@ -177,6 +177,8 @@ void swarm_turn_ended(struct swarm *swarm, size_t node, const struct swarm_event
 int64_t swarm_next_wake(const struct swarm *swarm);
 PRINTF_LIKE(3, 4) void swarm_end(struct swarm *swarm, size_t wanted, const char *format, ...);
 void swarm_go_on_ending(struct swarm *swarm);
+/* A merge that was under way when the swarm finished has ended: the result tells what the workspace holds. */
+void swarm_merged_late(struct swarm *swarm, size_t node, const struct swarm_event *event);
 bool swarm_is_stalled(const struct swarm *swarm);
 
 #endif

@@ -278,6 +278,7 @@ void swarm_work_merge(
     struct swarm_work_node *node, struct swarm_work_node *target, struct swarm_work_merge *out
 ) {
     *out = (struct swarm_work_merge){.merge = SWARM_MERGE_OK, .changed_lines = 1};
+    pause_ms(swarm_work_fake.merge_ms);
     if (swarm_work_fake.merge != NULL) {
         out->merge = swarm_work_fake.merge(node->name);
     }

@@ -11,7 +11,7 @@ struct swarm_work_fake {
     const char *open_fails; /* name of a node; "*": each */
     const char *result_fails;
     bool disk_is_full; /* these failures come of it */
-    int open_ms, close_ms;
+    int open_ms, close_ms, merge_ms;
     /* Null: passes when the node changed anything. */
     enum swarm_verdict (*verify)(const char *name, const char *directory);
     int verify_ms; /* it takes, unless it is cancelled */

@@ -451,6 +451,42 @@ static void signal_ends_it(void **state) {
     stage_close(&stage);
 }
 
+/* What the workspace holds is what is said, and recorded, also where the merge took too long. */
+static void merge_that_ends_late_is_told_as_made(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    swarm_work_fake.merge_ms = 1000;
+    stage.options.swarm.merge_ms_max = 100;
+    stage_run(&stage);
+    assert_true(stage.outcome.result.is_merged);
+    assert_true(stage_node(&stage, "agent-1")->is_merged);
+    assert_null(strstr(stage.outcome.result.why, "merge"));
+    stage_close(&stage);
+}
+
+static void interrupts_after_merge(struct stage *stage, const struct swarm_host_event *event) {
+    const struct swarm *swarm = swarm_host_swarm(stage->host);
+    if (event->type == SWARM_HOST_NODE && swarm_node(swarm, event->node)->is_merged) {
+        stage->script = stage;
+        swarm_host_interrupt(stage->host);
+    }
+}
+
+static void signal_after_the_decision_changes_nothing(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    stage.looks = interrupts_after_merge;
+    stage_run(&stage);
+    assert_non_null(stage.script);
+    assert_false(stage.outcome.is_interrupted);
+    assert_string_equal(stage.outcome.stop, "answer");
+    assert_int_equal(stage.outcome.exit_status, 0);
+    assert_int_equal(stage.tree->session.status, SESSION_DONE);
+    stage_close(&stage);
+}
+
 static void swarm_that_does_not_begin_leaves_nothing(void **state) {
     (void)state;
     struct stage stage;
@@ -501,6 +537,8 @@ int main(void) {
         cmocka_unit_test(deadline_ends_all_in_time),
         cmocka_unit_test(tokens_are_not_overspent),
         cmocka_unit_test(signal_ends_it),
+        cmocka_unit_test(merge_that_ends_late_is_told_as_made),
+        cmocka_unit_test(signal_after_the_decision_changes_nothing),
         cmocka_unit_test(swarm_that_does_not_begin_leaves_nothing),
         cmocka_unit_test(nothing_of_the_process_is_kept),
     };

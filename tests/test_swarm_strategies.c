@@ -209,6 +209,12 @@ static void deadline_returns_the_best_that_was_verified(void **state) {
     assert_int_equal(swarm_result(desk.swarm)->outcome, SWARM_PASSED);
     expect_why(&desk, "the time is up: agent-2, verified. The merge did not end in time.");
     expect_why(&desk, "1 agents did not end when told");
+    assert_false(swarm_result(desk.swarm)->is_merged);
+    desk_merged(&desk, 2, SWARM_MERGE_OK); /* it does after all: the workspace has it */
+    assert_int_equal(desk.effects.count, 0);
+    assert_true(swarm_result(desk.swarm)->is_merged);
+    assert_true(desk_node(&desk, 2)->is_merged);
+    expect_why(&desk, "the time is up: agent-2, verified. 1 agents");
     desk_close(&desk);
 }
 
