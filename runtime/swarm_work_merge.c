@@ -246,13 +246,20 @@ static void name_unresolved(const struct swarm_work_node *node, struct swarm_wor
     }
 }
 
-/* What was written before the failure is taken back. */
-static void take_back(struct workspace *workspace, const char *ours, struct swarm_work_merge *out) {
+/* What was written before the failure is taken back, and nothing else: somebody may have saved files since. */
+static void take_back(
+    struct workspace *workspace,
+    const char *ours,
+    const struct workspace_merge *merge,
+    struct swarm_work_merge *out
+) {
+    const struct workspace_stretch written = {ours, merge->commit};
+    struct workspace_undone undone;
     struct error error = {0};
     size_t used = strlen(out->detail);
     char *end = out->detail + used;
     size_t room = sizeof out->detail - used;
-    if (is_ok(workspace_restore(workspace, ours, NULL, &error))) {
+    if (is_ok(workspace_undo(workspace, &written, 1, &undone, &error))) {
         (void)snprintf(end, room, "; the files are what they were");
     } else {
         (void
@@ -275,7 +282,12 @@ static result apply(
     TRY(workspace_compare(workspace, target->commit_before, merge->commit, 0, &difference, error));
     int64_t lines = lines_of(&difference);
     workspace_difference_deinit(&difference);
-    TRY(workspace_apply(workspace, ours, merge->commit, error));
+    result applied = workspace_apply(workspace, ours, merge->commit, error);
+    if (applied.code == RESULT_IO || applied.code == RESULT_MEMORY) {
+        (void)snprintf(out->detail, sizeof out->detail, "%.440s", error->message);
+        take_back(workspace, ours, merge, out);
+    }
+    TRY(applied);
     out->merge = SWARM_MERGE_OK;
     out->changed_lines = lines;
     memcpy(out->commit, merge->commit, sizeof out->commit);
@@ -301,10 +313,6 @@ static result merge_once(
     }
     result applied = apply(target, workspace, ours, &merge, out, error);
     *is_moving = applied.code == RESULT_INVALID_INPUT;
-    if (applied.code == RESULT_IO || applied.code == RESULT_MEMORY) {
-        (void)snprintf(out->detail, sizeof out->detail, "%.440s", error->message);
-        take_back(workspace, ours, out);
-    }
     return applied;
 }
 

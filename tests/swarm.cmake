@@ -13,6 +13,9 @@ hearth_fuzz(fuzz_task_list SOURCES fuzz_task_list.c LIBRARIES swarm base)
 hearth_test(test_swarm_view SOURCES test_swarm_view.c swarm_support.c LIBRARIES runtime)
 hearth_test(test_swarm_work SOURCES test_swarm_work.c swarm_work_support.c LIBRARIES runtime)
 add_dependencies(test_swarm_work hearth-sandbox hearth-inner)
+hearth_test(test_swarm_work_merge SOURCES test_swarm_work_merge.c swarm_work_support.c LIBRARIES runtime)
+target_link_options(test_swarm_work_merge PRIVATE -Wl,--wrap=tree_write_file) # somebody acts meanwhile
+add_dependencies(test_swarm_work_merge hearth-sandbox hearth-inner)
 hearth_test(test_swarm_work_verify SOURCES test_swarm_work_verify.c swarm_work_support.c LIBRARIES runtime Threads::Threads)
 add_dependencies(test_swarm_work_verify hearth-sandbox hearth-inner)
 hearth_test(test_swarm_work_many SOURCES test_swarm_work_many.c swarm_work_support.c
