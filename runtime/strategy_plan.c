@@ -295,7 +295,10 @@ static void worker_ended(
         return;
     }
     plan->at_work--;
-    if (ended->end == SWARM_END_ANSWER) {
+    if (is_done && ended->tag >= TAG_CONFLICT) { /* the task's changes are not in the whole */
+        set_step(plan, ended->tag, TASK_FAILED);
+        remember(plan, "still conflicts", name_of(plan, ended->tag), buffer_view(&ended->summary));
+    } else if (ended->end == SWARM_END_ANSWER) {
         set_step(plan, ended->tag, TASK_MERGED);
         remember(
             plan,

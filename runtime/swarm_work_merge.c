@@ -117,17 +117,22 @@ static result save(struct swarm_work_node *node, struct error *error) {
     TRY(swarm_work_look(node, "result", &workspace, &now, error));
     (void)snprintf(made.skipped_names, sizeof made.skipped_names, "%s", now.skipped_names);
     TRY(is_untouched(node, workspace, now.commit, &untouched, error));
-    if (!untouched) {
-        memcpy(made.commit, now.commit, sizeof made.commit);
-        TRY(swarm_work_bring(node->store, now.commit, node->parent->store, error));
-        TRY(swarm_work_bring(node->store, now.commit, node->work->root->store, error));
-        TRY(measure(node, &made, error));
-    }
     buffer_clear(&node->unresolved);
     if (node->marks.conflict_count > 0) {
         TRY(workspace_merge_unresolved(
             workspace, &node->marks, now.commit, &node->unresolved, error
         ));
+    }
+    // A merge that needs nothing more is a result as it was found.
+    bool is_merge = strcmp(node->base, node->commit_before) != 0 && node->unresolved.length == 0;
+    if (!untouched || is_merge) {
+        memcpy(made.commit, now.commit, sizeof made.commit);
+        TRY(swarm_work_bring(node->store, now.commit, node->parent->store, error));
+        TRY(swarm_work_bring(node->store, now.commit, node->work->root->store, error));
+        TRY(measure(node, &made, error));
+    }
+    if (untouched && made.files == 0) {
+        made.commit[0] = '\0';
     }
     memcpy(node->saved, now.commit, sizeof node->saved);
     node->made = made;

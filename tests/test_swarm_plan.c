@@ -222,6 +222,33 @@ static void conflict_starts_an_integrator_that_sees_both(void **state) {
     desk_close(&desk);
 }
 
+/* What the task had changed is nowhere: it is not done. */
+static void integrator_that_changes_nothing_brings_another_plan(void **state) {
+    (void)state;
+    struct desk desk;
+    open_plan(&desk, false);
+    desk_ended(
+        &desk,
+        1,
+        SWARM_END_ANSWER,
+        "[{\"id\":\"a\",\"brief\":\"x\"},{\"id\":\"b\",\"brief\":\"y\"}]",
+        0
+    );
+    desk_start_all(&desk);
+    desk_ended(&desk, 2, SWARM_END_ANSWER, "", 2);
+    desk_merged(&desk, 2, SWARM_MERGE_OK);
+    desk_ended(&desk, 3, SWARM_END_ANSWER, "", 2);
+    desk_merged(&desk, 3, SWARM_MERGE_CONFLICTS);
+    desk_start_all(&desk);
+    desk_ended(&desk, 4, SWARM_END_ANSWER, "looks fine", 0);
+    assert_false(swarm_is_finished(desk.swarm));
+    assert_int_equal(desk_count(&desk, SWARM_DO_START), 1);
+    assert_true(brief_says(&desk, 5, "- a is merged"));
+    assert_true(brief_says(&desk, 5, "- b still conflicts: looks fine"));
+    desk_event(&desk, (struct swarm_event){.type = SWARM_INTERRUPT});
+    desk_close(&desk);
+}
+
 static void circle_is_planned_again_with_its_name_and_not_for_ever(void **state) {
     (void)state;
     struct desk desk;
@@ -280,6 +307,7 @@ int main(void) {
         cmocka_unit_test(whole_that_does_not_pass_is_integrated),
         cmocka_unit_test(integrators_that_fail_bring_another_plan),
         cmocka_unit_test(conflict_starts_an_integrator_that_sees_both),
+        cmocka_unit_test(integrator_that_changes_nothing_brings_another_plan),
         cmocka_unit_test(circle_is_planned_again_with_its_name_and_not_for_ever),
         cmocka_unit_test(failed_task_brings_a_plan_of_the_rest),
     };

@@ -1,4 +1,5 @@
-/* A merge while somebody works in the target, who acts as a file of the merge is written. */
+/* A merge while somebody works in the target, who acts as a file of the merge is written; and integrators that
+ * leave a merge as they find it. */
 #include "swarm_work_support.h"
 
 #include <errno.h>
@@ -96,6 +97,52 @@ static void file_that_both_wrote_is_named(void **state) {
     end_swarm();
 }
 
+static struct swarm_work_node *integrator_of(struct swarm_work_node *node, const char *name) {
+    struct swarm_work_node *join = NULL;
+    const struct swarm_work_open options = {
+        .name = name, .parent = swarm_work_root(work), .conflict_of = node};
+    assert_true(is_ok(swarm_work_open(work, &options, &join, NULL)));
+    return join;
+}
+
+/* It has no markers: what stands there may be right. */
+static void deleted_file_that_is_left_is_a_result(void **state) {
+    (void)state;
+    begin_swarm(FIRST, NULL);
+    struct swarm_work_node *root = swarm_work_root(work);
+    struct swarm_work_node *one = node_with("one", "rm a");
+    struct swarm_work_node *two = node_with("two", "echo 2 >a && echo 2 >only");
+    assert_int_equal(merge_into(one, root).merge, SWARM_MERGE_OK);
+    assert_int_equal(merge_into(two, root).merge, SWARM_MERGE_CONFLICTS);
+    struct swarm_work_node *join = integrator_of(two, "join");
+    struct swarm_work_made made = result_of(join);
+    assert_string_not_equal(made.commit, "");
+    assert_int_equal(made.files, 2);
+    assert_int_equal(merge_into(join, root).merge, SWARM_MERGE_OK);
+    shell("cd ws; grep -qx 2 a; grep -qx 2 only");
+    end_swarm();
+}
+
+static void merge_that_is_clean_by_now_is_a_result(void **state) {
+    (void)state;
+    begin_swarm(FIRST, NULL);
+    struct swarm_work_node *root = swarm_work_root(work);
+    struct swarm_work_node *one = node_with("one", "echo 1 >a");
+    struct swarm_work_node *two = node_with("two", "echo 2 >a && echo 2 >only");
+    assert_int_equal(merge_into(one, root).merge, SWARM_MERGE_OK);
+    assert_int_equal(merge_into(two, root).merge, SWARM_MERGE_CONFLICTS);
+    shell("echo a >ws/a"); // somebody takes it back
+    struct swarm_work_node *join = integrator_of(two, "join");
+    assert_string_not_equal(result_of(join).commit, "");
+    assert_true(close_node(join));
+    assert_int_equal(merge_into(join, root).merge, SWARM_MERGE_OK);
+    shell("cd ws; grep -qx 2 a; grep -qx 2 only");
+
+    struct swarm_work_node *again = integrator_of(two, "again"); // all of it is there already
+    assert_string_equal(result_of(again).commit, "");
+    end_swarm();
+}
+
 int main(int argc, char **argv) {
     int status = open_sandbox("test_swarm_work_merge", argc, argv);
     if (status != 0) {
@@ -105,6 +152,8 @@ int main(int argc, char **argv) {
         TEST(what_is_saved_during_a_merge_stays),
         TEST(what_is_saved_before_the_disk_breaks_stays),
         TEST(file_that_both_wrote_is_named),
+        TEST(deleted_file_that_is_left_is_a_result),
+        TEST(merge_that_is_clean_by_now_is_a_result),
     };
     return close_sandbox(cmocka_run_group_tests(tests, NULL, NULL));
 }
