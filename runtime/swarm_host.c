@@ -83,11 +83,12 @@ static void fill_outcome(const struct swarm_host *host, struct swarm_host_outcom
         .error = host->fault_error,
     };
     (void)snprintf(out->result.why, sizeof out->result.why, "%s", conclusion.verdict);
+    out->session =
+        *swarm_root_session(host->root); /* also when it was interrupted before it began */
     if (!host->has_begun) {
         return;
     }
     out->result = *swarm_result(host->swarm);
-    out->session = *swarm_root_session(host->root);
     out->is_out_of_budget = is_out_of_budget(host);
     size_t node = out->result.node;
     if (node != SWARM_NONE && node != SWARM_ROOT) {

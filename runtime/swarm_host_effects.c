@@ -1,12 +1,20 @@
 /* Which effect of the swarm is done where; docs/swarm.md has the same as a table. */
 #include "swarm_host_internal.h"
 
-static void time_came(void *context) {
-    host_event(context, &(struct swarm_event){.type = SWARM_TIME});
-}
+static void time_came(void *context);
 
 static void wait_until(struct swarm_host *host, int64_t wake_ms) {
+    host->wake_ms = wake_ms;
     loop_wait(host->loop, wake_ms - swarm_host_now_ms(host), time_came, host);
+}
+
+static void time_came(void *context) {
+    struct swarm_host *host = context;
+    if (swarm_host_now_ms(host) < host->wake_ms) {
+        wait_until(host, host->wake_ms); /* the loop's clock is coarse; the swarm asks once */
+        return;
+    }
+    host_event(host, &(struct swarm_event){.type = SWARM_TIME});
 }
 
 static void set_share(struct host_node *node, const struct swarm_effect *effect) {

@@ -66,6 +66,8 @@ struct host_verification {
     struct swarm_work_verdict verdict;
     char commit[WORKSPACE_COMMIT_BYTES];
     bool is_running, is_cancelled;
+    bool is_wanted; /* another one, when that which was given up has ended: */
+    int64_t wanted_ms_max;
 };
 
 struct host_merge {
@@ -182,6 +184,7 @@ struct swarm_host {
     struct swarm *swarm;
     enum host_phase phase;
     int64_t started_ms, ended_ms;
+    int64_t wake_ms;         /* that the swarm waits for */
     struct host_node *nodes; /* [node_count], for as many as there may be; 0: the root */
     size_t node_count;
     size_t seen_count; /* that the swarm had after the last event */
@@ -279,7 +282,6 @@ void host_verify_cancel(struct host_node *node);
 void host_merge(struct host_node *node, const struct swarm_effect *effect);
 void host_rank(struct swarm_host *host, const struct swarm_effect *effect);
 void host_rank_cancel(struct swarm_host *host);
-void host_rank_say_failed(struct swarm_host *host);
 
 /* ---- swarm_host_record.c ---- */
 /* Tells the record what is new, one after the other. */

@@ -106,6 +106,8 @@ static void take_unborn(struct host_node *node) {
 
 static void give_up_work(void *context) {
     struct host_node *node = context;
+    const struct swarm_work *work = node->host->work;
+    node->disk_is_full = work != NULL && swarm_work_is_full(work, &node->error);
     record_unborn(node, "start", view_of_text(node->error.message));
     if (node->work != NULL) {
         swarm_work_close(node->work, &node->closed);
@@ -120,7 +122,7 @@ static void give_up_done(void *context) {
     host_node_drop_sequence(node);
     host_node_drop_base(node);
     drop_lines(node);
-    if (host->work != NULL && swarm_work_is_full(host->work, &node->error)) {
+    if (node->disk_is_full) {
         host_disk_is_full(host);
     }
     const struct swarm_event event = {
@@ -173,6 +175,12 @@ static void open_done(void *context) {
     const char *directory = swarm_work_directory(node->work);
     if (is_ok(buffer_append_text(&node->directory, directory, NULL))) { /* else it is not shown */
         node->look.directory = buffer_text(&node->directory);
+    }
+    const char *skipped = swarm_work_skipped(node->work);
+    if (skipped[0] != '\0') {
+        host_say(
+            node->host, SWARM_HOST_WARNING, "the files of %s lack some: %s", node->name, skipped
+        );
     }
     result started = host_agent_start(node, &node->error);
     if (is_failed(started)) {
@@ -252,6 +260,10 @@ static void collect_work(void *context) {
         record_unborn(node, run_end_name(run_end_of(node->stop)), buffer_view(&node->detail));
     }
     node->worked = swarm_work_result(node->work, &node->made, &node->error);
+    if (is_failed(node->worked)) {
+        node->disk_is_full =
+            node->disk_is_full || swarm_work_is_full(node->host->work, &node->error);
+    }
 }
 
 /* It was not the model's doing when one run after the other ends so. */
@@ -283,7 +295,6 @@ static void collect_done(void *context) {
         node->made = (struct swarm_work_made){0};
         add_detail(node, node->error.message);
         host_say(host, SWARM_HOST_WARNING, "%s: %s", node->name, node->error.message);
-        node->disk_is_full = node->disk_is_full || swarm_work_is_full(host->work, &node->error);
     }
     if (node->disk_is_full) {
         host_disk_is_full(host);

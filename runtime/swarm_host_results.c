@@ -11,6 +11,8 @@ static void verify_work(void *context) {
     swarm_work_verify(node->work, &one->options, &one->verdict);
 }
 
+static void verify_start(struct host_node *node, int64_t time_ms_max);
+
 static void verify_done(void *context) {
     struct host_node *node = context;
     struct swarm_host *host = node->host;
@@ -18,6 +20,9 @@ static void verify_done(void *context) {
     one->is_running = false;
     fd_cleanup(&one->options.cancel_fd);
     if (one->is_cancelled) {
+        if (one->is_wanted) {
+            verify_start(node, one->wanted_ms_max);
+        }
         host_go_on(host);
         return;
     }
@@ -41,13 +46,12 @@ static void verify_done(void *context) {
     host_event(host, &event);
 }
 
-void host_verify(struct host_node *node, const struct swarm_effect *effect) {
+static void verify_start(struct host_node *node, int64_t time_ms_max) {
     struct host_verification *one = &node->verification;
     struct error error = {0};
-    ASSERT(!one->is_running);
     *one = (struct host_verification){
         .job = {.work = verify_work, .done = verify_done, .context = node},
-        .options = {.time_ms_max = effect->time_ms_max, .cancel_fd = -1},
+        .options = {.time_ms_max = time_ms_max, .cancel_fd = -1},
         .is_running = true,
     };
     if (node->index != SWARM_ROOT) {
@@ -61,9 +65,21 @@ void host_verify(struct host_node *node, const struct swarm_effect *effect) {
     loop_job_start(node->host->loop, &one->job);
 }
 
+void host_verify(struct host_node *node, const struct swarm_effect *effect) {
+    struct host_verification *one = &node->verification;
+    if (one->is_running) { /* the root's, given up, and not at its end yet */
+        ASSERT(one->is_cancelled && !one->is_wanted);
+        one->is_wanted = true;
+        one->wanted_ms_max = effect->time_ms_max;
+    } else {
+        verify_start(node, effect->time_ms_max);
+    }
+}
+
 void host_verify_cancel(struct host_node *node) {
     struct host_verification *one = &node->verification;
     one->is_cancelled = true;
+    one->is_wanted = false;
     if (one->is_running && one->options.cancel_fd >= 0) {
         swarm_work_cancel(one->options.cancel_fd);
     }

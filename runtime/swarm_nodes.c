@@ -215,7 +215,7 @@ void swarm_node_lost(struct swarm *swarm, size_t node) {
     swarm->nodes[node].end = SWARM_END_CANCEL;
     swarm_set_text(
         &swarm->nodes[node].detail,
-        view_of_text("it did not end when it was told to; its files stay where they are"),
+        view_of_text("it did not end when it was told to"),
         SWARM_DETAIL_BYTES_MAX
     );
     end_node(swarm, node, SWARM_LOST);

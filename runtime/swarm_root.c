@@ -316,12 +316,6 @@ const struct generation_facts *swarm_root_facts(const struct swarm_root *root) {
     return &root->facts;
 }
 
-const struct workspace_difference *swarm_root_difference(const struct swarm_root *root) {
-    const struct recorder *recorder = &root->recorder;
-    bool is_known = recorder->workspace != NULL && !recorder->difference_is_unknown;
-    return root->phase == ROOT_IS_OVER && is_known ? &recorder->difference : NULL;
-}
-
 const char *swarm_root_commit_after(const struct swarm_root *root) {
     return root->recorder.commit_last;
 }

@@ -74,8 +74,7 @@ void swarm_root_finish(
     const struct swarm_root_end *end,
     void (*finished)(void *context, result finished, const struct error *error)
 );
-/* After that: what changed in the workspace since it was opened; null when it is not known. */
-const struct workspace_difference *swarm_root_difference(const struct swarm_root *root);
+/* After that. */
 const char *swarm_root_commit_after(const struct swarm_root *root);
 
 #endif

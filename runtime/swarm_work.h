@@ -152,7 +152,8 @@ struct swarm_work_verdict {
 
 /* Runs the verifier in a copy of the snapshot, confined as the node's commands are; what it writes goes
  * with the copy. Exit status 0 of a verifier that left the snapshot's files alone: pass; other files may
- * come. Ends time_ms_max after the call at the latest, and the two seconds that a command has after SIGTERM.
+ * come. The command ends time_ms_max after the call at the latest, and the two seconds that it has after SIGTERM; the
+ * copy before it and the look at its files take as long as they take, cancelled or not.
  * Whatever fails is CRASHED, with the reason. A status of a shell that cannot run it (126, 127) is CRASHED where the
  * verifier cannot be run on the root's first snapshot either, else the node broke it: FAIL. */
 void swarm_work_verify(

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -76,6 +78,10 @@ result swarm_work_create(
     (void)snprintf(work->root.name, sizeof work->root.name, "root");
     (void)snprintf(work->root.directory, sizeof work->root.directory, "%s", options->workspace);
     *out = work;
+    if (swarm_work_fake.interrupts_create) {
+        ASSERT(kill(getpid(), SIGINT) == 0);
+        pause_ms(500); /* until the loop has seen it */
+    }
     return OK;
 }
 
@@ -190,7 +196,7 @@ const struct hooks *swarm_work_hooks(struct swarm_work_node *node) {
 
 const char *swarm_work_skipped(const struct swarm_work_node *node) {
     (void)node;
-    return "";
+    return swarm_work_fake.skips != NULL ? swarm_work_fake.skips : "";
 }
 
 static size_t files_in(const char *path) {
@@ -250,6 +256,7 @@ void swarm_work_verify(
     struct swarm_work_verdict *out
 ) {
     *out = (struct swarm_work_verdict){.verdict = SWARM_NOT_VERIFIED};
+    pause_ms(atomic_exchange(&swarm_work_fake.deaf_ms, 0));
     int now = ++swarm_work_fake.verified_now;
     if (now > swarm_work_fake.most_verified_at_once) {
         swarm_work_fake.most_verified_at_once = now;

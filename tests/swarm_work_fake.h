@@ -10,11 +10,14 @@ struct swarm_work_fake {
     /* set by the test */
     const char *open_fails; /* name of a node; "*": each */
     const char *result_fails;
-    bool disk_is_full; /* these failures come of it */
+    const char *skips;      /* what each copy lacks; null: nothing */
+    bool interrupts_create; /* a signal comes while the place is made */
+    bool disk_is_full;      /* these failures come of it */
     int open_ms, close_ms, merge_ms;
     /* Null: passes when the node changed anything. */
     enum swarm_verdict (*verify)(const char *name, const char *directory);
-    int verify_ms; /* it takes, unless it is cancelled */
+    _Atomic int deaf_ms; /* the next verification takes that, whatever it is told */
+    int verify_ms;       /* it takes, unless it is cancelled */
     /* Null: ok. */
     enum swarm_merge (*merge)(const char *name);
     /* counted */

@@ -228,6 +228,24 @@ static void verifier_that_takes_too_long_is_ended(void **state) {
     stage_close(&stage);
 }
 
+/* The whole is verified anew while the verification that was given up still hangs. */
+static void verification_waits_for_one_that_does_not_end(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "plan", SWARM_ATTEMPTS_DEFAULT, plans);
+    swarm_work_fake.verify = always;
+    verdict_now = SWARM_VERIFIED_PASS;
+    swarm_work_fake.deaf_ms = 4000;
+    stage.options.swarm.has_verifier = true;
+    stage.options.swarm.verify_ms_max = 2000;
+    stage.options.swarm.kill_grace_ms = 100;
+    stage.options.verifier = "make check";
+    stage_run(&stage);
+    assert_int_equal(stage.outcome.totals.nodes, 4); /* with the one who was to make it pass */
+    assert_int_equal(stage.outcome.result.outcome, SWARM_PASSED);
+    stage_close(&stage);
+}
+
 static void agents_that_cannot_be_started_are_in_the_record(void **state) {
     (void)state;
     struct stage stage;
@@ -465,6 +483,41 @@ static void merge_that_ends_late_is_told_as_made(void **state) {
     stage_close(&stage);
 }
 
+/* A clock by which the loop's timers come early, and whether the swarm had finished when its merge came back. */
+static int64_t slow_ms(void *context) {
+    const int64_t *begun_ms = context;
+    struct clock real = clock_real();
+    return *begun_ms + (clock_monotonic_ms(&real) - *begun_ms) / 2;
+}
+
+static int64_t wall_ms(void *context) {
+    (void)context;
+    struct clock real = clock_real();
+    return clock_wall_ms(&real);
+}
+
+static void looks_at_late_merge(struct stage *stage, const struct swarm_host_event *event) {
+    if (event->type == SWARM_HOST_MERGED && swarm_is_finished(swarm_host_swarm(stage->host))) {
+        stage->script = stage;
+    }
+}
+
+static void timer_that_fires_early_loses_no_deadline(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    swarm_work_fake.merge_ms = 3000;
+    struct clock real = clock_real();
+    int64_t begun_ms = clock_monotonic_ms(&real);
+    stage.options.run.clock =
+        (struct clock){.monotonic_ms = slow_ms, .wall_ms = wall_ms, .context = &begun_ms};
+    stage.options.swarm.merge_ms_max = 200;
+    stage.looks = looks_at_late_merge;
+    stage_run(&stage);
+    assert_non_null(stage.script);
+    stage_close(&stage);
+}
+
 static void interrupts_after_merge(struct stage *stage, const struct swarm_host_event *event) {
     const struct swarm *swarm = swarm_host_swarm(stage->host);
     if (event->type == SWARM_HOST_NODE && swarm_node(swarm, event->node)->is_merged) {
@@ -484,6 +537,33 @@ static void signal_after_the_decision_changes_nothing(void **state) {
     assert_string_equal(stage.outcome.stop, "answer");
     assert_int_equal(stage.outcome.exit_status, 0);
     assert_int_equal(stage.tree->session.status, SESSION_DONE);
+    stage_close(&stage);
+}
+
+static void signal_before_it_began_names_the_session(void **state) {
+    (void)state;
+    struct stage stage;
+    struct error error = {0};
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    swarm_work_fake.interrupts_create = true;
+    stage.options.handles_signals = true;
+    assert_true(is_ok(stage_fail(&stage, &error)));
+    assert_int_equal(stage.began, 0);
+    assert_int_equal(stage.outcome.exit_status, 130);
+    const struct session_id *id = &stage.outcome.session;
+    assert_true(is_ok(session_load(stage.store, id, NULL, &stage.tree, &error)));
+    assert_int_equal(stage.tree->session.status, SESSION_STOPPED);
+    stage_close(&stage);
+}
+
+static void copy_that_lacks_files_is_named(void **state) {
+    (void)state;
+    struct stage stage;
+    stage_open(&stage, "single", SWARM_ATTEMPTS_DEFAULT, works);
+    swarm_work_fake.skips = "run/socket";
+    stage_run(&stage);
+    assert_int_equal(stage.warnings, 1);
+    assert_non_null(strstr(stage.last_warning, "agent-1 lack some: run/socket"));
     stage_close(&stage);
 }
 
@@ -529,6 +609,7 @@ int main(void) {
         cmocka_unit_test(retries_and_stages_go_on_until_one_passes),
         cmocka_unit_test(verifier_that_fails_hangs_or_edits_is_named),
         cmocka_unit_test(verifier_that_takes_too_long_is_ended),
+        cmocka_unit_test(verification_waits_for_one_that_does_not_end),
         cmocka_unit_test(agents_that_cannot_be_started_are_in_the_record),
         cmocka_unit_test(full_disk_starts_nobody_any_more),
         cmocka_unit_test(result_that_cannot_be_kept_is_said),
@@ -539,6 +620,9 @@ int main(void) {
         cmocka_unit_test(signal_ends_it),
         cmocka_unit_test(merge_that_ends_late_is_told_as_made),
         cmocka_unit_test(signal_after_the_decision_changes_nothing),
+        cmocka_unit_test(timer_that_fires_early_loses_no_deadline),
+        cmocka_unit_test(signal_before_it_began_names_the_session),
+        cmocka_unit_test(copy_that_lacks_files_is_named),
         cmocka_unit_test(swarm_that_does_not_begin_leaves_nothing),
         cmocka_unit_test(nothing_of_the_process_is_kept),
     };
