@@ -303,6 +303,8 @@ static int swarm(const struct cli_arguments *arguments) {
     int status = check_evaluation(arguments);
     if (status == STATUS_DONE) {
         status = swarm_settings_read(arguments, &own);
+        settings.check = swarm_settings_check;
+        settings.check_context = &own;
     }
     if (status == STATUS_DONE) {
         status = run_plan_prepare(&host, &settings);

@@ -336,6 +336,9 @@ int settings_places(struct run_settings *settings) {
         return cli_fail(STATUS_USAGE, "workspace: %s", error.message);
     }
     int status = run_config_load(settings); /* of the workspace itself, which may be trusted */
+    if (status == STATUS_DONE && settings->check != NULL) {
+        status = settings->check(settings->check_context, settings);
+    }
     if (status == STATUS_DONE && cli_has(arguments, "worktree")) {
         status = settings->record == NULL ? run_worktree_make(settings)
                                           : cli_usage(arguments, "--worktree is for a new session");

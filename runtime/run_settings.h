@@ -41,9 +41,12 @@ struct run_settings {
     struct model_settings model_settings;
     bool is_swarm; /* many agents: nobody is waited for, no servers are started */
     const struct swarm_options *swarm; /* with is_swarm, when the engine is opened */
-    bool is_interactive;               /* waits for a person; the task may be empty */
-    uint64_t tools;                    /* that may be called; without tool_set_agents() */
-    uint64_t declared_tools;           /* to the model */
+    /* An exit status: refuses what does not go with the configuration, before a copy is made. Null: nothing. */
+    int (*check)(void *context, const struct run_settings *settings);
+    void *check_context;
+    bool is_interactive;     /* waits for a person; the task may be empty */
+    uint64_t tools;          /* that may be called; without tool_set_agents() */
+    uint64_t declared_tools; /* to the model */
     int32_t effort;
     int64_t time_ms_max, tokens_max, turns_max, turn_tokens_max, context_max, threads, calls_max;
     int64_t compact_at_percent, compact_keep_turns;

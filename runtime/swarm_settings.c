@@ -168,6 +168,14 @@ static int check_strategy(const struct swarm_settings *settings, const struct ru
             strategy->name
         );
     }
+    if (has_attempts && settings->attempts > 1 && strategy->attempts_default == 1) {
+        return cli_usage(
+            run->arguments,
+            "--attempts %" PRId64 ": %s makes one attempt",
+            settings->attempts,
+            strategy->name
+        );
+    }
     return !has_attempts || settings->attempts >= strategy->attempts_min
                ? STATUS_DONE
                : cli_usage(
@@ -177,6 +185,13 @@ static int check_strategy(const struct swarm_settings *settings, const struct ru
                      strategy->name,
                      strategy->attempts_min
                  );
+}
+
+int swarm_settings_check(void *context, const struct run_settings *run) {
+    struct swarm_settings settings = *(const struct swarm_settings *)context;
+    fill_in(&settings, run);
+    int status = check_limits(&settings, run);
+    return status == STATUS_DONE ? check_strategy(&settings, run) : status;
 }
 
 int swarm_settings_apply(struct swarm_settings *settings, struct run_settings *run) {

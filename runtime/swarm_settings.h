@@ -22,6 +22,8 @@ struct swarm_settings {
 
 /* Of the command line alone, before anything is opened. An exit status; has said why it is not STATUS_DONE. */
 int swarm_settings_read(const struct cli_arguments *arguments, struct swarm_settings *out);
+/* What can be said without the model, as run_settings.check; `context`: struct swarm_settings. The same statuses. */
+int swarm_settings_check(void *context, const struct run_settings *run);
 /* Once the configuration and the model are known (settings_places): what no option said, and whether all of
  * it goes together. The strategies' own tools are added to the run's. The same statuses. */
 int swarm_settings_apply(struct swarm_settings *settings, struct run_settings *run);
