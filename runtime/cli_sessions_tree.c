@@ -96,7 +96,7 @@ static struct spent spent_of(const struct session_agent *agent) {
             continue;
         }
         spent.turns++;
-        spent.tokens += turn->end.output_tokens + turn->end.cache.evaluated_tokens;
+        spent.tokens += turn->end.output_tokens;
         spent.calls += (int64_t)turn->call_count;
         spent.first_ms = spent.first_ms == 0 ? turn->started_ms : spent.first_ms;
         spent.last_ms = turn->ended_ms > spent.last_ms ? turn->ended_ms : spent.last_ms;

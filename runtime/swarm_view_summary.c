@@ -117,7 +117,7 @@ static void put_said(const struct swarm_picture *picture, int columns, struct li
     const struct swarm_node *node = swarm_node(picture->swarm, end->node);
     struct view rest = view_slice(buffer_view(&node->summary), 0, TEXT_BYTES_MAX);
     const char *label = "said";
-    for (int i = 0; i < SAID_LINES && rest.length > 0; label = "") {
+    for (int i = 0; i < SAID_LINES && rest.length > 0;) {
         size_t newline = view_find(rest, view_of_text("\n"), 0);
         size_t length = newline == SIZE_MAX ? rest.length : newline;
         struct view line = view_slice(rest, 0, length);
@@ -125,6 +125,7 @@ static void put_said(const struct swarm_picture *picture, int columns, struct li
         if (line.length > 0) {
             bool is_last = ++i == SAID_LINES && rest.length > 0;
             put_field(lines, columns, label, line);
+            label = "";
             if (is_last) {
                 put_field(lines, columns, "", view_of_text("..."));
             }

@@ -282,6 +282,7 @@ void swarm_view_change(
             brief
         );
         ASSERT(length > 0);
+        doing[utf8_valid_prefix(view_of_text(doing))] = '\0';
     }
     if (at->state == SWARM_ENDED && at->started_ms > 0) {
         struct swarm_host_look look = {.activity = ""};

@@ -286,7 +286,7 @@ verifier  python3 tests.py
 result    fork-1 passed
 
 agent                                            turns    tokens  calls  seconds
-main                        done                     1        52      1      0.0
+main                        done                     1        12      1      0.0
   fork-1 (fork)             passed                   1         0      0      0.0
       task: Fix a.py
       3 lines changed, score 0.75, merged into main

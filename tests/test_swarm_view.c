@@ -345,6 +345,38 @@ static void plain_form_says_each_change_once(void **state) {
     stage_close(&stage);
 }
 
+/* Wherever a brief is cut, no half of a character is shown. */
+static void plain_form_cuts_between_characters(void **state) {
+    (void)state;
+    for (size_t skip = 0; skip < 3; skip++) {
+        struct stage stage;
+        char text[700] = "xxx";
+        const struct swarm_options options = race_of(1);
+        for (size_t i = 0; i < 200; i++) {
+            memcpy(text + skip + i * 3, "\xe2\x82\xac", 4);
+        }
+        const struct view brief = view_of_text(text);
+        stage_open(&stage, &options);
+        stage_view(&stage, DISPLAY_PLAIN, 0);
+        desk_start_all(&stage.desk);
+        desk_asked(
+            &stage.desk,
+            1,
+            (struct swarm_ask
+            ){.type = SWARM_ASK_SPAWN,
+              .briefs = &brief,
+              .brief_count = 1,
+              .name = view_of_text("kid")}
+        );
+        tell(&stage, SWARM_HOST_NODE, 2);
+        const char *shown = written(&stage);
+        expect(shown, "spawn of agent-1: ");
+        expect_not(shown, "\xef\xbf\xbd");
+        assert_true(utf8_is_valid(view_of_text(shown)));
+        stage_close(&stage);
+    }
+}
+
 static void plain_form_says_why_and_where(void **state) {
     (void)state;
     struct stage stage;
@@ -471,7 +503,9 @@ static void json_form_has_an_event_for_each_step(void **state) {
 static void win(struct stage *stage, enum swarm_merge merge) {
     desk_start_all(&stage->desk);
     at(stage, 42000);
-    desk_ended(&stage->desk, 1, SWARM_END_ANSWER, "I mended the parser.\n\nAll tests pass.", 12);
+    desk_ended(
+        &stage->desk, 1, SWARM_END_ANSWER, "\n\nI mended the parser.\n\nAll tests pass.", 12
+    );
     desk_verified(&stage->desk, 1, SWARM_VERIFIED_PASS);
     if (desk_effect_for(&stage->desk, SWARM_DO_CANCEL, 2) != NULL) {
         desk_ended(&stage->desk, 2, SWARM_END_CANCEL, "", 0);
@@ -660,6 +694,7 @@ int main(void) {
         cmocka_unit_test(foreign_texts_are_one_harmless_line),
         cmocka_unit_test(colours_only_where_they_are_wanted),
         cmocka_unit_test(plain_form_says_each_change_once),
+        cmocka_unit_test(plain_form_cuts_between_characters),
         cmocka_unit_test(plain_form_says_why_and_where),
         cmocka_unit_test(json_form_has_an_event_for_each_step),
         cmocka_unit_test(summary_says_who_what_and_where),
