@@ -5,14 +5,18 @@
  */
 #include "swarm_eval_command.h"
 
+#include "lines.h"
 #include "paths.h"
 #include "run_plan.h"
 #include "swarm.h"
 #include "swarm_eval_host.h"
+#include "swarm_settings.h"
 
+#include "sandbox/sandbox.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -95,6 +99,22 @@ static int check_others(const struct cli_arguments *arguments) {
                : cli_usage(arguments, "a task: an evaluation has its own, in --eval TASKS");
 }
 
+/* What a swarm would refuse. */
+static int check_budget(const struct evaluation *evaluation) {
+    const struct cli_arguments *arguments = &evaluation->arguments;
+    int64_t time_ms = evaluation->plan.limits[SWARM_EVAL_TIME];
+    int64_t tokens = evaluation->plan.limits[SWARM_EVAL_TOKENS];
+    if (time_ms > 0 && (time_ms < SWARM_SETTINGS_TIME_MS_MIN || time_ms > SWARM_TIME_MS_MAX)) {
+        return cli_usage(arguments, "--max-time: 2 seconds to 30 days for a swarm");
+    }
+    if (tokens > 0 && tokens < SWARM_CHILD_TOKENS_MIN) {
+        return cli_usage(
+            arguments, "--max-tokens: %d at least for a swarm", SWARM_CHILD_TOKENS_MIN
+        );
+    }
+    return STATUS_DONE;
+}
+
 static int read_options(struct evaluation *evaluation) {
     const struct cli_arguments *arguments = &evaluation->arguments;
     struct run_settings *settings = &evaluation->settings;
@@ -116,6 +136,10 @@ static int read_options(struct evaluation *evaluation) {
     evaluation->plan.limits[SWARM_EVAL_TIME] = is_bounded ? settings->time_ms_max : TIME_MS_DEFAULT;
     evaluation->plan.limits[SWARM_EVAL_TOKENS] = is_bounded ? settings->tokens_max : TOKENS_DEFAULT;
     evaluation->plan.seed_count = (size_t)seeds;
+    status = check_budget(evaluation);
+    if (status != STATUS_DONE) {
+        return status;
+    }
     status = choose_settings(evaluation);
     if (status != STATUS_DONE) {
         return status;
@@ -211,11 +235,24 @@ static void say(void *context, struct view line) {
     struct evaluation *evaluation = context;
     const struct clock clock = clock_real();
     int64_t now_ms = clock_monotonic_ms(&clock);
-    if (evaluation->is_live) {
-        (void)fprintf(stderr, "\r\033[K%.*s", VIEW_ARGUMENTS(line));
+    CLEANUP(buffer_deinit) struct buffer harmless; /* names of a foreign folder are in it */
+    buffer_init(&harmless, BUFFER_CEILING_DEFAULT);
+    line.length = utf8_valid_prefix(line);
+    if (is_failed(sandbox_sanitise(line, 0, &harmless, NULL))) {
+        return;
+    }
+    for (size_t i = 0; i < harmless.length; i++) {
+        bool is_blank = harmless.data[i] == '\n' || harmless.data[i] == '\t';
+        harmless.data[i] = is_blank ? ' ' : harmless.data[i];
+    }
+    if (evaluation->is_live) { /* in one row, or the next line would not be in its place */
+        struct winsize size = {0};
+        bool is_known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+        struct view row = text_in_columns(buffer_view(&harmless), is_known ? size.ws_col - 1 : 79);
+        (void)fprintf(stderr, "\r\033[K%.*s", VIEW_ARGUMENTS(row));
     } else if (now_ms - evaluation->said_ms >= SAY_INTERVAL_MS) {
         evaluation->said_ms = now_ms;
-        (void)fprintf(stderr, "%.*s\n", VIEW_ARGUMENTS(line));
+        (void)fprintf(stderr, "%s\n", buffer_text(&harmless));
     }
 }
 

@@ -8,7 +8,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#define FORMAT "hearth swarm eval results 1"
+#define FORMAT         "hearth swarm eval results 1"
+#define ID_BYTES_SHOWN ((size_t)60)
 
 result swarm_eval_header(
     const struct swarm_eval *eval,
@@ -108,7 +109,8 @@ say(const struct swarm_eval_drive *drive,
                        : found->is_solved      ? "solved"
                        : found->is_passed      ? "passed, not solved"
                                                : "not solved";
-    struct view id = drive->folder->items[cell->task].id;
+    struct view id = view_slice(drive->folder->items[cell->task].id, 0, ID_BYTES_SHOWN);
+    id = view_slice(id, 0, utf8_valid_prefix(id));
     char line[400];
     int length = snprintf(
         line,
@@ -118,8 +120,7 @@ say(const struct swarm_eval_drive *drive,
         total,
         (long long)(left_s / 3600),
         (long long)(left_s / 60 % 60),
-        (int)(id.length < 60 ? id.length : 60),
-        (const char *)id.data,
+        VIEW_ARGUMENTS(id),
         swarm_eval_settings[cell->setting].name,
         cell->seed + 1,
         swarm_eval_budget_name(cell->budget),

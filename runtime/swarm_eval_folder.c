@@ -1,6 +1,8 @@
 /* Reads a folder of tasks; see swarm_eval_folder.h. */
 #include "swarm_eval_folder.h"
 
+#include "swarm.h"
+
 #include "base/json.h"
 #include "base/sha256.h"
 #include "sandbox/beneath.h"
@@ -36,6 +38,9 @@ static result read_item(
     if (out->prompt.length == 0 || out->test_command.length == 0 ||
         out->hidden_command.length == 0) {
         FAIL(error, INVALID_INPUT, "an empty prompt or command");
+    }
+    if (out->prompt.length > SWARM_BRIEF_BYTES_MAX) {
+        FAIL(error, INVALID_INPUT, "the prompt has more than %zu bytes", SWARM_BRIEF_BYTES_MAX);
     }
     buffer_clear(&member);
     TRY(buffer_append_format(&member, error, "%s/%s", path, name));

@@ -79,12 +79,19 @@ def test_wrong_options_are_named():
             (["--strategy", "race"], "--strategy: an evaluation has its own"),
             (["--verify", "true"], "--verify: an evaluation has its own"),
             (["-C", "."], "--directory: an evaluation has its own"),
+            (["--max-tokens", "100"], "--max-tokens: 256 at least"),
+            (["--max-time", "31000h"], "--max-time: 2 seconds to 30 days"),
+            (["--max-time", "1s"], "--max-time: 2 seconds to 30 days"),
             (["--seed", "1"], "--seed: an evaluation has its own"),
             (["Mend it"], "a task: an evaluation has its own"),
         ]
         for options, why in cases:
             check(one.call([], *options), 2, err=why)
-        (one.path / "tasks" / "one" / "task.json").write_text("{}")
+        about = one.path / "tasks" / "one" / "task.json"
+        good = json.loads(about.read_text())
+        about.write_text(json.dumps(dict(good, prompt="x" * 40000)))
+        check(one.call([]), 5, err="task one: the prompt has more than 32768 bytes")
+        about.write_text("{}")
         done = one.call([])
         assert done.returncode == 2 or done.returncode == 5, done
         assert b"task one" in done.stderr, done
