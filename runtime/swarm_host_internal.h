@@ -269,7 +269,8 @@ MUST_CHECK result host_mail_sent(struct host_node *from, uint64_t message, struc
 void host_given(struct host_node *node, size_t count);
 void host_remarks_flush(struct host_node *node);
 void host_remarks_drop(struct host_node *node); /* those that came too late as well */
-/* Whether a message for it is still on its way to its run. */
+/* Whether a message for it waits for the record. One that waits because its run takes no more remarks before its
+ * next turn does not count: that turn may be what waits. */
 bool host_has_delivery(const struct host_node *node);
 /* Its run has ended. */
 void host_mail_end(struct host_node *node);

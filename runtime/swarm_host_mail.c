@@ -114,11 +114,14 @@ static void remark_free(struct host_remark *remark) {
 }
 
 bool host_has_delivery(const struct host_node *node) {
-    const struct host_remark *remark = node->remarks;
-    while (remark != NULL && (remark->message == 0 || remark->is_return)) {
-        remark = remark->next;
+    bool has_delivery = false;
+    bool waits = false;
+    for (const struct host_remark *at = node->remarks; at != NULL; at = at->next) {
+        const struct host_mail *mail = at->message != 0 ? find(node->host, at->message) : NULL;
+        has_delivery = has_delivery || (at->message != 0 && !at->is_return);
+        waits = waits || (mail != NULL && !mail->is_settled);
     }
-    return remark != NULL;
+    return has_delivery && waits;
 }
 
 /* False: the run does not take it now, or it has to wait for its mail. */
