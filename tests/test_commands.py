@@ -242,7 +242,7 @@ def test_a_resumed_session_is_all_there_before_its_first_message():
 def test_budget_is_said_at_any_time():
     cli_support.needs_sandbox()
     with session() as one:
-        with one.run([call("sleep 1"), say("done")], "--max-calls", "5", "--max-time", "1h") as run:
+        with one.run([call("until test -e go; do sleep 0.1; done"), say("done")], "--max-calls", "5", "--max-time", "1h") as run:
             run.wait("idle")
             run.message("one")
             run.wait("tool_call")
@@ -251,6 +251,7 @@ def test_budget_is_said_at_any_time():
             assert "of 5" in text and "s left" in text, text
             run.send("command", command="undo")
             assert "it works" in run.wait("note")["text"]
+            (one.work / "go").touch()
             run.wait("idle", stop="answer")
             run.end()
 
@@ -259,13 +260,14 @@ def test_a_difference_comes_between_two_steps():
     cli_support.needs_sandbox()
     with session() as one:
         slow = say("again", repeat=True, delay_us=1000)
-        with one.run([call("echo 1 >a; sleep 1; echo 2 >b"), slow]) as run:
+        with one.run([call("echo 1 >a; until rm go 2>/dev/null; do sleep 0.1; done; echo 2 >b"), slow]) as run:
             run.wait("idle")
             run.message("one")
             run.wait("tool_call")
             run.send("command", command="diff")
             assert "when this step is over" in run.wait("note")["text"]
             assert not any(event["event"] == "tool_result" for event in run.events)
+            (one.work / "go").touch()
             changes = run.wait("changes")
             assert any(event["event"] == "tool_result" for event in run.events)
             assert [file["path"] for file in changes["files"]] == ["a", "b"], changes
@@ -284,7 +286,7 @@ def test_status_and_permissions_are_said_at_any_time():
     cli_support.needs_sandbox()
     with session() as one:
         rules = configured(one, rules=[{"tool": "shell", "pattern": "rm *", "action": "deny"}])
-        with one.run([call("sleep 1"), say("done")], "--policy", "ask", "--effort", "33", *rules) as run:
+        with one.run([call("sleep 8"), say("done")], "--policy", "ask", "--effort", "33", *rules) as run:
             run.wait("idle")
             run.send("command", command="status")
             while not (text := run.wait("note")["text"]).startswith("session "):
@@ -307,7 +309,7 @@ def test_status_and_permissions_are_said_at_any_time():
             run.send("command", command="permissions")
             while not run.wait("note")["text"].startswith("deny shell"):
                 pass
-            assert run.wait("note")["text"] == "allow shell sleep 1 (always, in this session)"
+            assert run.wait("note")["text"] == "allow shell sleep 8 (always, in this session)"
             run.wait("idle", stop="answer")
             run.end()
 

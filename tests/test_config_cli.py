@@ -273,11 +273,11 @@ def test_instructions_leave_a_small_context_its_room():
         assert "skills are not listed" in "\n".join(texts(events, "note"))
 
 
-def hook(place, name, script):
+def hook(place, name, script, timeout_ms=20000):
     path = place.work / ".hearth" / name
     path.write_text("#!/bin/sh\n" + script)
     path.chmod(0o755)
-    return {"command": f".hearth/{name}", "timeout_ms": 500}
+    return {"command": f".hearth/{name}", "timeout_ms": timeout_ms}
 
 
 def test_bad_hooks_are_notes_and_the_run_goes_on():
@@ -286,7 +286,7 @@ def test_bad_hooks_are_notes_and_the_run_goes_on():
            ("crash", "kill -SEGV $$\n", "signalled"), ("missing", None, "does not exist")]
     for name, script, words in bad:
         with Place() as place:
-            entry = hook(place, name, script or "")
+            entry = hook(place, name, script or "", 500 if name == "hang" else 20000)
             if script is None:
                 (place.work / ".hearth" / name).unlink()
             place.write({"trust": [str(place.work)]}, {"hooks": {"before_tool": [{**entry, "tool": "write"}],

@@ -42,7 +42,7 @@ HEARTH = [
     ("todo", {"todos": [{"content": "look", "status": "in_progress"}]}, r"\[>\] look"),
     ("image", {"path": "p.png"}, r"(?i)png.*7.*5"),
     ("shell", {"command": "cat a.txt"}, r"^1\n2\n3\n\[exit 0\]$"),
-    ("shell", {"command": "echo begun; sleep 60", "timeout": 1000}, "^begun\nerror: stopped after 1 s\n", "timeout"),
+    ("shell", {"command": "echo begun; sleep 600", "timeout": 10000}, "^begun\nerror: stopped after 10 s\n", "timeout"),
     ("shell", {"command": "seq 1 100000"}, "output:14"),
     ("read", {"path": "output:14", "offset": 5000, "limit": 1}, r"5000\s+5000"),
     ("shell", {"command": "python3 -u server.py", "background": True}, r"\b1\b"),

@@ -169,7 +169,7 @@ def test_no_tool_outlives_the_time_of_a_run():
                 run.message("one")
                 run.wait("finished")
                 assert run.process.wait(timeout=60) == 4
-            assert time.monotonic() - begin < (17 if cli_support.is_slow_build() else 12)
+            assert time.monotonic() - begin < 60  # what is ended would take 300
             one.contexts.clear()
 
 
@@ -179,7 +179,7 @@ def test_what_a_budget_cuts_short_is_kept():
     with session() as one:
         path = one.folder / "last"
         turns = [call("echo early > a"), say("so far"), dict(call("echo half; echo half > b; sleep 300"), text="now b"), say("what I have")]
-        with one.run(turns, "--max-time", "6s", "--output-last-message", str(path)) as run:
+        with one.run(turns, "--max-time", "40s", "--output-last-message", str(path)) as run:
             run.message("one")
             run.wait("idle", stop="answer")
             run.message("two")

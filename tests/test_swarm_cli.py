@@ -5,8 +5,10 @@ What is refused and how, exit statuses, plain lines, JSON events, the tree on a 
 workspace afterwards. Each agent plays the turns that the script has for its number; which name that one
 has is not said, since agents start beside each other.
 """
+import contextlib
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -75,6 +77,10 @@ class Swarm(Scratch):
                     continue
                 assert not place.startswith(self.state), (cwd, place)
 
+    def copies(self):
+        """The agents' copies of the workspace."""
+        return [copy for swarm in (self.path / "state" / "swarms").iterdir() for copy in (swarm / "work").iterdir()]
+
     def answer(self):
         path = self.work / "answer"
         return path.read_text() if path.exists() else None
@@ -83,6 +89,25 @@ class Swarm(Scratch):
 def events_of(done):
     events = [cli_support.event_of(line) for line in done.stdout.decode().splitlines()]
     return [event for event in events if event["event"] not in ("note", "warning")]
+
+
+def commands():
+    """The words of all processes."""
+    found = []
+    for number in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            found.append(pathlib.Path("/proc", number, "cmdline").read_text(errors="replace").split("\0")[:-1])
+    return found
+
+
+def read_until(process, *parts):
+    """What it says up to the line in which the last of these has come."""
+    text = ""
+    while not all(re.search(part, text) for part in parts):
+        line = process.stdout.readline()
+        assert line, (parts, text, process.stderr.read())
+        text += line.decode()
+    return text
 
 
 # ---- what is refused -------------------------------------------------------------------------------
@@ -145,12 +170,16 @@ def test_the_first_that_passes_wins_and_is_merged():
     cli_support.needs_sandbox()
     with Swarm() as one:
         (one.work / "kept").write_text("mine\n")
-        turns = [*answer(1, "wrong"), shell(2, "sleep 4; echo right > answer"), say(2, "It is right."),
-                 shell(3, "sleep 100"), say(3)]
-        begun = time.monotonic()
-        done = check(one.call(turns, "Answer", "--attempts", "3", *VERIFY), 0)
-        assert time.monotonic() - begun < 90
-        text = done.stdout.decode()
+        turns = [*answer(1, "wrong"), shell(2, "until rm go 2>/dev/null; do sleep 0.1; done; echo right > answer"),
+                 say(2, "It is right."), shell(3, "sleep 600"), say(3)]
+        process = one.start(turns, "Answer", "--attempts", "3", *VERIFY)
+        text = read_until(process, *(rf"agent-{i} +running" for i in (1, 2, 3)), r"agent-\d fails")
+        for copy in one.copies():
+            (copy / "go").touch()
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, (text, out, err)
+        one.check_nothing_is_left()
+        text += out.decode()
         assert one.answer() == "right\n" and (one.work / "kept").read_text() == "mine\n"
         winner = re.search(r"^ +(agent-\d) passes$", text, re.M)[1]
         loser = re.search(r"^ +(agent-\d) fails: exit status 1$", text, re.M)[1]
@@ -193,16 +222,14 @@ def test_what_others_changed_meanwhile_is_not_overwritten():
     cli_support.needs_sandbox()
     with Swarm() as one:
         (one.work / "answer").write_text("open\n")
-        turns = [shell(1, "sleep 3; echo right > answer"), say(1)]
+        turns = [shell(1, "until rm go 2>/dev/null; do sleep 0.1; done; echo right > answer"), say(1)]
         process = one.start(turns, "Answer", "--strategy", "race", "--attempts", "1", *VERIFY)
-        time.sleep(1)
-        deadline = time.monotonic() + 60
-        while not os.path.isdir(os.path.join(one.state, "swarms")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1)
+        text = read_until(process, "agent-1 +running")  # so its copy is made
         (one.work / "answer").write_text("mine\n")
+        [copy] = one.copies()
+        (copy / "go").touch()
         out, err = process.communicate(timeout=120)
-        text = out.decode()
+        text += out.decode()
         assert one.answer() == "mine\n", (text, err)
         found = re.search(r"^take it +(hearth (sessions diff \S+ --agent agent-1) --state \S+ \| .*apply)$", text, re.M)
         assert found and "agent-1 is not merged into root, conflicts: answer" in text, text
@@ -248,10 +275,8 @@ def test_an_interrupt_ends_all_agents():
     with Swarm() as one:
         turns = [shell(1, "touch started; sleep 100"), shell(2, "sleep 100")]
         process = one.start(turns, "Answer", "--strategy", "race", "--attempts", "2", *VERIFY)
-        for line in process.stdout:
-            if b"agent-2" in line and b"running" in line:
-                break
-        time.sleep(1)
+        read_until(process, "agent-2 +running")
+        time.sleep(1)  # in a call, or about to be
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130, (out, err)
@@ -269,7 +294,7 @@ def test_agents_start_others_write_to_them_and_take_what_they_make():
         turns = [call("spawn", task="Write the part", name="kid"), shell(1, "sleep 3"),
                  call("message", name="kid", message="Hurry\nup."), call("wait"), call("merge", name="kid"),
                  say(1, "It has made its part."),
-                 shell(2, "sleep 6; echo right > answer"), say(2, "The part is there.")]
+                 shell(2, "sleep 20; echo right > answer"), say(2, "The part is there.")]
         done = check(one.call(turns, "Answer", "--strategy", "single", "--agent-tools", "on", *VERIFY), 0)
         text = done.stdout.decode()
         assert one.answer() == "right\n", text
@@ -289,22 +314,29 @@ def test_a_second_interrupt_ends_the_program_and_the_next_swarm_clears_up():
     cli_support.needs_sandbox()
     with Swarm() as one:
 
-        def kill(command):
-            process = one.start([shell(1, command)], "Answer", "--strategy", "single")
-            for line in process.stdout:
-                if b"agent-1" in line and b"running" in line:
-                    break
-            time.sleep(1)
-            for _ in range(2):
-                process.send_signal(signal.SIGINT)
-                time.sleep(0.1)
-            process.communicate(timeout=30)
-            assert process.returncode == 130, process.returncode
+        seconds = f"600.{os.getpid():07}"  # nobody else sleeps so long
 
-        kill("trap '' TERM INT; sleep 100")
+        def is_killed(command):
+            """Not where the second signal was later than the end of what does not hear the first, two seconds."""
+            process = one.start([shell(1, f"{command}; sleep {seconds}")], "Answer", "--strategy", "single")
+            deadline = time.monotonic() + 60
+            while ["sleep", seconds] not in commands():
+                assert time.monotonic() < deadline and process.poll() is None, process
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            read_until(process, "once more to kill")
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+            assert process.returncode == 130, process.returncode
+            return b"\nresult " not in out
+
+        def kill(command):
+            assert any(is_killed(command) for _ in range(4))
+
+        kill("trap '' TERM INT")
         check(one.call(answer(1, "some"), "Answer", "--strategy", "single"), 0)  # looks for what is left
         check(one.hearth("sessions", "list"), 0, out="interrupted")
-        kill("trap '' TERM INT; echo work > part; sleep 100")  # no snapshot has it
+        kill("trap '' TERM INT; echo work > part")  # no snapshot has it
         process = one.start(answer(1, "some"), "Answer", "--strategy", "single")
         text = process.communicate(timeout=60)[0].decode()
         assert process.returncode == 0 and re.search(
@@ -362,7 +394,7 @@ def test_json_has_an_event_a_line():
 def test_a_terminal_has_a_tree_and_then_a_summary():
     cli_support.needs_sandbox()
     with Swarm() as one:
-        turns = [shell(1, "sleep 2; echo right > answer"), say(1)]
+        turns = [shell(1, "sleep 5; echo right > answer"), say(1)]
         leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 80, 0, 0))
         environment = {"TERM": "xterm", "NO_COLOR": "1"}
@@ -387,8 +419,8 @@ def test_a_terminal_has_a_tree_and_then_a_summary():
         os.close(leader)
         text = seen.decode()
         assert process.returncode == 0, text
-        assert re.search(r"race \| 0:0\d \| \d+ tokens \| 1 at work", text), text
-        assert re.search(r"agent-1  running .*shell: sleep 2; echo right > answer", text), text
+        assert re.search(r"race \| 0:\d\d \| \d+ tokens \| 1 at work", text), text
+        assert re.search(r"agent-1  running .*shell: sleep 5; echo right > answer", text), text
         assert "\x1b[" in text and "result     passed: that of agent-1" in text, text
         assert text.index("result     passed") > text.rindex("| 1 at work"), text
         one.check_nothing_is_left()

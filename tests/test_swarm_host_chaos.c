@@ -146,7 +146,7 @@ static void run_one(uint32_t seed) {
     swarm_work_fake.result_fails = draw(&random, 4) == 0 ? "agent-3" : NULL;
     swarm_work_fake.disk_is_full = draw(&random, 4) == 0;
     stage_run(&stage);
-    int64_t late_ms = options->time_ms_max + SWARM_GRACE_MS_DEFAULT + 2000; /* a loaded machine */
+    int64_t late_ms = options->time_ms_max + SWARM_GRACE_MS_DEFAULT + 10000; /* a loaded machine */
     assert_true(stage.outcome.totals.duration_ms < late_ms);
     stage_close(&stage);
 }

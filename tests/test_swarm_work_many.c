@@ -44,26 +44,55 @@ static size_t count_groups(void) {
     return count;
 }
 
+/* Whether a stubborn command of this process sleeps, of a child or (CHILDREN) of any. The number of seconds is nobody
+ * else's; brackets, so that the shell which asks is not found. */
+static bool sleeps(size_t index) {
+    char command[100];
+    char which[24] = "";
+    if (index < CHILDREN) {
+        (void)snprintf(which, sizeof which, "%02zu", index);
+    }
+    (void)snprintf(
+        command, sizeof command, "pgrep -f 'sleep[ ]613.%07ld%s' >/dev/null", (long)getpid(), which
+    );
+    return shell_says(command);
+}
+
+struct canceller {
+    struct swarm_work_node *node;
+    size_t index;
+};
+
 static void *cancel_tools(void *context) {
-    struct swarm_work_node *node = context;
-    while (!shell_says("pgrep -f 'sleep 61[3]' >/dev/null")) {
+    const struct canceller *canceller = context;
+    while (!sleeps(canceller->index)) {
         (void)usleep(50000);
     }
-    tool_cancel(swarm_work_tools(node));
+    tool_cancel(swarm_work_tools(canceller->node));
     return NULL;
 }
 
 /* Every 16th child runs a command that does not want to end, and is cancelled. */
-static void run_stubborn(struct swarm_work_node *node) {
+static void run_stubborn(struct swarm_work_node *node, size_t index) {
     CLEANUP(tool_result_deinit) struct tool_result outcome = {.status = TOOL_OK};
     pthread_t thread;
-    struct view arguments = view_of_text(
-        "{\"command\": \"echo late >stubborn; trap '' TERM; (trap '' TERM; setsid sleep 613) & "
-        "while true; do sleep 613; done\"}"
+    char arguments[300];
+    (void)snprintf(
+        arguments,
+        sizeof arguments,
+        "{\"command\": \"echo late >stubborn; trap '' TERM; (trap '' TERM; setsid sleep "
+        "613.%07ld%02zu) & "
+        "while true; do sleep 613.%07ld%02zu; done\"}",
+        (long)getpid(),
+        index,
+        (long)getpid(),
+        index
     );
-    assert_int_equal(pthread_create(&thread, NULL, cancel_tools, node), 0);
-    result called =
-        tool_call(swarm_work_tools(node), view_of_text("shell"), arguments, &outcome, NULL);
+    struct canceller canceller = {node, index};
+    assert_int_equal(pthread_create(&thread, NULL, cancel_tools, &canceller), 0);
+    result called = tool_call(
+        swarm_work_tools(node), view_of_text("shell"), view_of_text(arguments), &outcome, NULL
+    );
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_true(is_ok(called));
     assert_int_equal(outcome.status, TOOL_CANCELLED);
@@ -95,7 +124,7 @@ static void *live(void *context) {
     );
     run_in(node, script);
     if (index % 16 == 0) {
-        run_stubborn(node);
+        run_stubborn(node, index);
     }
     (void)result_of(node);
     if (verify(node, 120000).verdict != SWARM_VERIFIED_PASS) {
@@ -139,7 +168,7 @@ static void sixty_four_at_once_leave_nothing(void **state) {
     assert_int_equal(conflict_count, CHILDREN / 2);
     assert_int_equal(count_entries("/proc/self/fd"), descriptors);
     assert_int_equal(count_groups(), groups);
-    assert_false(shell_says("pgrep -f 'sleep 61[3]' >/dev/null"));
+    assert_false(sleeps(CHILDREN));
     shell(
         "test $(ls ws | grep -c own-) = %d; test $(ls ws/d | grep -c pair-) = %d",
         CHILDREN / 2,

@@ -3,7 +3,7 @@
 #include "tools_support.h"
 
 #include <pthread.h>
-#include <time.h>
+#include <semaphore.h>
 
 static struct sandbox *sandbox; /* opened once: the probe runs a command */
 
@@ -146,15 +146,15 @@ static void changed_trusted_files_are_told_to_the_user(void **state) {
 
 static void time_limit_ends_the_command(void **state) {
     struct bench *bench = *state;
-    tool_context_limit_time(bench->context, 500);
+    tool_context_limit_time(bench->context, 10000); // enough to come to the word, on any machine
     expect(
         bench,
-        "echo begun; sleep 60; echo never",
+        "echo begun; sleep 600; echo never",
         TOOL_TIMEOUT,
-        "begun\nerror: stopped after 500 ms\n[exit 124]"
+        "begun\nerror: stopped after 10 s\n[exit 124]"
     );
     assert_int_equal(bench->result.exit_status, 124);
-    assert_true(bench->result.duration_ms >= 500 && bench->result.duration_ms < 10000);
+    assert_true(bench->result.duration_ms >= 10000 && bench->result.duration_ms < 30000);
     tool_context_limit_time(bench->context, 0);
     expect(bench, "echo on", TOOL_OK, "on\n[exit 0]");
 }
@@ -177,48 +177,80 @@ static void longer_limits_do_not_lengthen_a_command(void **state) {
         bench_open(&bench, sandbox, &options);
         bench.policy.wall_ms = limits[i].wall_ms;
         tool_context_limit_time(bench.context, limits[i].left_ms);
-        expect(&bench, "sleep 30", TOOL_TIMEOUT, "error: stopped after 400 ms\n[exit 124]");
-        assert_true(bench.result.duration_ms >= 400 && bench.result.duration_ms < 10000);
+        expect(&bench, "sleep 600", TOOL_TIMEOUT, "error: stopped after 400 ms\n[exit 124]");
+        assert_true(bench.result.duration_ms >= 400 && bench.result.duration_ms < 20000);
         bench_close(&bench);
     }
 }
 
+/* Cancels as often as output has come. */
 struct canceller {
-    struct tool_context *context;
-    long after_ms;
+    struct bench bench;
+    sem_t outputs;
+    unsigned count;
 };
 
-static void *cancel_later(void *argument) {
-    const struct canceller *canceller = argument;
-    struct timespec delay = {canceller->after_ms / 1000, canceller->after_ms % 1000 * 1000000};
-    (void)nanosleep(&delay, NULL);
-    tool_cancel(canceller->context);
+static void note_output(void *context, struct view bytes) {
+    struct canceller *canceller = context;
+    (void)bytes;
+    (void)sem_post(&canceller->outputs);
+}
+
+static void *cancel_at_output(void *argument) {
+    struct canceller *canceller = argument;
+    for (unsigned i = 0; i < canceller->count; i++) {
+        while (sem_wait(&canceller->outputs) != 0) {
+        }
+        tool_cancel(canceller->bench.context);
+    }
     return NULL;
 }
 
-static void cancel_from_another_thread_ends_the_command(void **state) {
-    struct bench *bench = *state;
-    struct canceller canceller = {bench->context, 300};
+static void run_cancelled(struct canceller *canceller, const char *command) {
+    struct tool_context_options options = {0};
+    options.output = note_output;
+    options.output_context = canceller;
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, cancel_later, &canceller), 0);
-    expect(bench, "echo begun; sleep 60", TOOL_CANCELLED, "begun\nerror: cancelled\n[exit 130]");
+    assert_int_equal(sem_init(&canceller->outputs, 0, 0), 0);
+    bench_open(&canceller->bench, sandbox, &options);
+    assert_int_equal(pthread_create(&thread, NULL, cancel_at_output, canceller), 0);
+    run(&canceller->bench, command);
+    for (unsigned i = 0; i < canceller->count; i++) { // where less has come: no hang
+        (void)sem_post(&canceller->outputs);
+    }
     assert_int_equal(pthread_join(thread, NULL), 0);
-    assert_true(bench->result.duration_ms < 10000);
-    bench_expect(bench, "shell", "{\"command\":\"echo on\"}", TOOL_CANCELLED, "error: cancelled");
+    assert_int_equal(sem_destroy(&canceller->outputs), 0);
+    assert_int_equal(canceller->bench.result.status, TOOL_CANCELLED);
 }
 
+static void cancel_from_another_thread_ends_the_command(void **state) {
+    (void)state;
+    struct canceller canceller = {.count = 1};
+    run_cancelled(&canceller, "echo begun; sleep 600");
+    struct bench *bench = &canceller.bench;
+    assert_string_equal(buffer_text(&bench->result.text), "begun\nerror: cancelled\n[exit 130]");
+    assert_true(bench->result.duration_ms < 30000);
+    bench_expect(bench, "shell", "{\"command\":\"echo on\"}", TOOL_CANCELLED, "error: cancelled");
+    bench_close(bench);
+}
+
+/* Asked to end it takes its time, though less than it has; once of some times it must not come to that, however late
+ * the second cancel is on a loaded machine. */
 static void second_cancel_does_not_wait_for_a_polite_end(void **state) {
-    struct bench *bench = *state;
-    struct canceller first = {bench->context, 300};
-    struct canceller second = {bench->context, 500};
-    pthread_t threads[2];
-    assert_int_equal(pthread_create(&threads[0], NULL, cancel_later, &first), 0);
-    assert_int_equal(pthread_create(&threads[1], NULL, cancel_later, &second), 0);
-    run(bench, "trap '' TERM; sleep 60; sleep 60");
-    assert_int_equal(pthread_join(threads[0], NULL), 0);
-    assert_int_equal(pthread_join(threads[1], NULL), 0);
-    assert_int_equal(bench->result.status, TOOL_CANCELLED);
-    assert_true(bench->result.duration_ms < 1800); // the polite grace alone is 2 s
+    (void)state;
+    bool was_polite = true;
+    for (int i = 0; i < 5 && was_polite; i++) {
+        struct canceller canceller = {.count = 2};
+        run_cancelled(
+            &canceller,
+            "trap 'echo asked; sleep 1; echo polite; exit' TERM; echo begun; while :; do sleep "
+            "0.1; "
+            "done"
+        );
+        was_polite = strstr(buffer_text(&canceller.bench.result.text), "polite") != NULL;
+        bench_close(&canceller.bench);
+    }
+    assert_false(was_polite);
 }
 
 static void collect(void *context, struct view bytes) {

@@ -151,8 +151,7 @@ def test_undo_and_rewind_are_refused_in_a_directory_made_since():
     with session() as one:
         recorded = record(one)
         if subprocess.check_output(["stat", "-c", "%W", one.work]).strip() in (b"0", b"-"):
-            print("no times of birth here")
-            return
+            raise cli_support.Skipped("no times of birth here")
         cli_support.time.sleep(3.1)  # the clocks of file systems lag
         moved = one.folder / "moved"
         cli_support.shutil.copytree(one.work, moved)

@@ -16,9 +16,11 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
@@ -42,9 +44,16 @@ LAYOUTS = ["check", "funcs", "unittest", "bare"]
 # What the result of one function may be the argument of; negative and huge ones are sorted out by running.
 FITS = {"Li": ("Li", "Lp"), "i": ("i", "p"), "s": ("s", "S"), "S": ("S",)}
 VISIBLE, HIDDEN = 3, 8  # tests of a broken function
-RUN_SECONDS = 5
+CPU_SECONDS = 5  # processor time, so that what a task is rejected for does not hang on how busy the machine is
+WAIT_SECONDS = 120
+# Of a program and as a shell tells it; the hard limit, which is the same, kills.
+ENDED_BY_LIMIT = {code for number in (signal.SIGXCPU, signal.SIGKILL) for code in (-number, 128 + number)}
 DRAWS_MAX = 50  # for each task
 HASH_SEEDS = ("1", "2")
+
+
+def give_up():
+    sys.exit(f"make_tasks: a test did not end in {WAIT_SECONDS} s")
 
 
 class Rejected(Exception):
@@ -178,7 +187,11 @@ def evaluate(files, imports, tests):
     code = gen._EVAL.replace("IMPORTS", repr(imports)).replace("TESTS", repr([(list(p), e) for p, e in tests]))
     box = gen.Box(files, "/x", 0)
     try:
-        out, status = gen._fork_python(box.dir, ["-c"], code=code, timeout=2)
+        began = time.monotonic()
+        limit = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (2, 2))\n"
+        out, status = gen._fork_python(box.dir, ["-c"], code=limit + code, timeout=WAIT_SECONDS)
+        if time.monotonic() - began >= WAIT_SECONDS:
+            give_up()
         if status != 0:
             raise Rejected("a test does not come to its end")
         return json.loads(out)
@@ -290,13 +303,17 @@ def run(files, command, hash_seed):
         for path, text in files.items():
             (pathlib.Path(directory) / path).write_text(text)
         environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": hash_seed, "PYTHONDONTWRITEBYTECODE": "1"}
-        process = subprocess.Popen(["/bin/sh", "-c", command], cwd=directory, env=environment, start_new_session=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        limits = f"ulimit -t {CPU_SECONDS}; "
+        process = subprocess.Popen(["/bin/sh", "-c", limits + command], cwd=directory, env=environment,
+                                   start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT)
         try:
-            out, _ = process.communicate(timeout=RUN_SECONDS)
+            out, _ = process.communicate(timeout=WAIT_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.communicate()
+            give_up()
+        if process.returncode in ENDED_BY_LIMIT:
             return 124, ""
         text = out.decode("utf-8", "replace").replace(directory, "DIR")
         return process.returncode, re.sub(r"in \d+\.\d+s", "in TIME", text)
