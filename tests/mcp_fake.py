@@ -97,6 +97,8 @@ def call(ident, name, arguments):
     elif name == "structured":
         content, extra = [], {"structuredContent": {"answer": 42}}
     elif name == "slow":
+        if "FAKE" in os.environ:
+            open("slow-begun", "w").close()
         time.sleep(float(text))
     elif name == "cancels":
         content = [{"type": "text", "text": json.dumps(cancelled)}]

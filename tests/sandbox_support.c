@@ -110,7 +110,7 @@ unsigned count_tagged(const char *tag) {
 
 /* Steps until the command has printed something. */
 void step_until_output(struct sandbox_call *call) {
-    int64_t deadline = now_ms() + 10000;
+    int64_t deadline = now_ms() + 60000;
     while (sandbox_call_output(call, SANDBOX_STDOUT).head.length == 0) {
         assert_true(now_ms() < deadline);
         struct pollfd entry = {.fd = sandbox_call_fd(call), .events = POLLIN};

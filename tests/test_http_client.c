@@ -318,12 +318,12 @@ static void time_is_bounded_and_cancel_ends_at_once(void **state) {
     int64_t begin = now_ms();
     fetch_with(url, 100, 300, -1);
     expect_end(TOOL_FETCH_TIMEOUT, "in time");
-    assert_true(now_ms() - begin >= 300 && now_ms() - begin < 5000);
+    assert_true(now_ms() - begin >= 300 && now_ms() - begin < 20000);
     int cancel = eventfd(1, EFD_CLOEXEC);
     begin = now_ms();
     fetch_with(url, 100, 60000, cancel);
     assert_int_equal(answer.end, TOOL_FETCH_CANCELLED);
-    assert_true(now_ms() - begin < 5000);
+    assert_true(now_ms() - begin < 20000);
     close(cancel);
 }
 
@@ -398,7 +398,7 @@ static void certificate_must_fit_the_name(void **state) {
         http_client_cleanup(&client);
         options.authorities = trusted != 0 ? file : NULL;
         assert_true(is_ok(http_client_open(&client, &options, NULL)));
-        int64_t until = now_ms() + 10000;
+        int64_t until = now_ms() + 60000;
         do { // until the server listens
             fetch_with(url[0], 1 << 16, 10000, -1);
         } while (strstr(answer.reason, "connect") != NULL && now_ms() < until);

@@ -189,7 +189,7 @@ static const char *ask(const char *request, uint16_t port) {
 
 /* Waits until so many requests were refused: closing the proxy ends those in progress. */
 static void expect_refused(unsigned count) {
-    int64_t until = now_ms() + 10000;
+    int64_t until = now_ms() + 60000;
     unsigned now = 0;
     while (now < count && now_ms() < until) {
         (void)usleep(1000);
@@ -438,7 +438,7 @@ static void slow_head_ends_at_its_deadline(void **state) {
     int64_t begin = now_ms();
     struct pollfd entry = {.fd = fd, .events = POLLIN};
     while (poll(&entry, 1, 20) == 0) { // a byte now and then does not buy time
-        assert_true(now_ms() - begin < 8000);
+        assert_true(now_ms() - begin < 20000);
         (void)send(fd, "A", 1, MSG_NOSIGNAL);
     }
     char answer[400];
@@ -487,7 +487,7 @@ static void connections_are_bounded(void **state) {
     for (size_t i = 0; i < COUNT_OF(fds); i++) {
         close(fds[i]);
     }
-    int64_t until = now_ms() + 10000;
+    int64_t until = now_ms() + 60000;
     bool served = false;
     do { // places become free
         assert_true(now_ms() < until);
@@ -517,7 +517,7 @@ static void idle_and_total_time_are_bounded(void **state) {
         send_text(fd, text);
         struct pollfd entry = {.fd = fd, .events = POLLIN};
         for (bool open = true; open;) {
-            assert_true(now_ms() - begin < 8000);
+            assert_true(now_ms() - begin < 20000);
             if (poll(&entry, 1, 50) == 0) {
                 if (i == 1) {
                     (void)send(fd, "x", 1, MSG_NOSIGNAL); // never idle
@@ -557,17 +557,17 @@ static void end_of_a_call_ends_its_connections_and_no_others(void **state) {
 static void close_does_not_wait_for_a_resolver_that_hangs(void **state) {
     (void)state;
     open_proxy("slow.test", 0, NULL);
-    atomic_store(&seen.resolve_ms, 3000);
+    atomic_store(&seen.resolve_ms, 60000);
     int fd = open_client();
     send_text(fd, "CONNECT slow.test:443 HTTP/1.1\r\n\r\n");
-    int64_t until = now_ms() + 5000;
+    int64_t until = now_ms() + 60000;
     while (atomic_load(&seen.resolved) == 0) {
         assert_true(now_ms() < until);
         (void)usleep(1000);
     }
     int64_t begin = now_ms();
     close_proxy();
-    assert_true(now_ms() - begin < 2500);
+    assert_true(now_ms() - begin < 20000);
     close(fd);
 }
 

@@ -22,7 +22,7 @@ static struct sandbox_call *start_with_input(const char *script) {
 
 /* Writes all of it, stepping in between. */
 static void write_all(struct sandbox_call *call, struct view bytes) {
-    int64_t deadline = now_ms() + 20000;
+    int64_t deadline = now_ms() + 60000;
     while (bytes.length > 0) {
         size_t written = 0;
         assert_true(is_ok(sandbox_call_write_input(call, bytes, &written, NULL)));
@@ -100,7 +100,7 @@ static void unread_input_never_blocks_the_host(void **state) {
     assert_true(written > 0 && written <= PIPE_BYTES);
     assert_true(is_ok(sandbox_call_write_input(call, all, &written, NULL)));
     assert_int_equal(written, 0);
-    assert_true(now_ms() - begin < 1000);
+    assert_true(now_ms() - begin < 20000); // not the 60 s and more of the command
     // A full pipe does not make the call's descriptor ready, so no loop spins on it.
     int wakes = 0;
     for (int64_t until = now_ms() + 300; now_ms() < until; wakes++) {
@@ -127,7 +127,7 @@ static void command_that_closes_its_input_is_no_signal_for_the_host(void **state
     char *text = calloc(1, PIPE_BYTES);
     assert_non_null(text);
     bool failed = false;
-    int64_t deadline = now_ms() + 10000;
+    int64_t deadline = now_ms() + 60000;
     while (!failed) { // until the last process of the sandbox that holds it is gone
         size_t written = 0;
         struct view some = view_of(text, 100);

@@ -38,10 +38,12 @@ static int64_t now_ms(void) {
     return clock_monotonic_ms(&clock);
 }
 
+static char server_tag[32]; /* an argument of servers: no other process has this number */
+
 static result add(struct bench *bench, const char *mode, bool is_trusted, int64_t time_ms_max) {
     static const char *const environment[] = {"FAKE=yes"};
     static const char *const reading[] = {"ec*"};
-    const char *const command[] = {"/usr/bin/python3", "fake.py", mode, "4721.25"};
+    const char *const command[] = {"/usr/bin/python3", "fake.py", mode, server_tag};
     const struct tool_mcp_options options = {
         .name = "fake",
         .command = command,
@@ -78,14 +80,15 @@ static unsigned count_servers(void) {
         int fd = entry->d_name[0] >= '0' && entry->d_name[0] <= '9' ? open(path, O_RDONLY) : -1;
         ssize_t got = fd >= 0 ? read(fd, text, sizeof text) : 0;
         fd_cleanup(&fd);
-        count += got > 0 && memmem(text, (size_t)got, "4721.25", 7) != NULL ? 1 : 0;
+        count +=
+            got > 0 && memmem(text, (size_t)got, server_tag, strlen(server_tag)) != NULL ? 1 : 0;
     }
     assert_int_equal(closedir(processes), 0);
     return count;
 }
 
 static void expect_none_running(void) {
-    int64_t until = now_ms() + 10000;
+    int64_t until = now_ms() + 60000;
     while (count_servers() > 0) {
         assert_true(now_ms() < until);
         (void)usleep(20000);
@@ -245,25 +248,36 @@ static void requests_of_the_server_are_answered_or_refused(void **state) {
 
 static void slow_call_is_given_up_and_told_so(void **state) {
     struct bench *bench = *state;
-    MUST(add(bench, "", false, 700));
+    must_add(bench, "");
+    tool_context_limit_time(bench->context, 700);
     expect(bench, "slow", "30", TOOL_TIMEOUT, "error: stopped after 700 ms");
+    tool_context_limit_time(bench->context, 0); // what is answered has the time that it takes
     expect(bench, "cancels", "", TOOL_OK, "[\"timeout\"]");
     tool_context_limit_time(bench->context, 300);
     expect(bench, "slow", "30", TOOL_TIMEOUT, "error: stopped after 300 ms");
-    tool_context_limit_time(bench->context, 0);
     // A late answer is nobody else's.
-    expect(bench, "slow", "1", TOOL_TIMEOUT, "error: stopped after 700 ms");
-    for (int i = 0; i < 10; i++) {
+    expect(bench, "slow", "1", TOOL_TIMEOUT, "error: stopped after 300 ms");
+    tool_context_limit_time(bench->context, 0);
+    for (int i = 0; i < 20; i++) {
         expect(bench, "echo", "mine", TOOL_OK, "echo: mine");
         (void)usleep(50000);
     }
     assert_int_equal(server_state(bench).start_count, 1); // slow is not dead
 }
 
+static void server_has_a_limit_of_its_own(void **state) {
+    struct bench *bench = *state;
+    MUST(add(bench, "", false, 700));
+    tool_context_limit_time(bench->context, 600000);
+    expect(bench, "slow", "300", TOOL_TIMEOUT, "error: stopped after 700 ms");
+}
+
 static void hanging_server_is_started_again(void **state) {
     struct bench *bench = *state;
-    MUST(add(bench, "", false, 500));
+    must_add(bench, "");
+    tool_context_limit_time(bench->context, 500);
     expect(bench, "misbehave", "stop", TOOL_TIMEOUT, "error: stopped after 500 ms");
+    tool_context_limit_time(bench->context, 0);
     expect(bench, "echo", "back", TOOL_OK, "echo: back");
     assert_int_equal(server_state(bench).start_count, 2);
 }
@@ -274,12 +288,23 @@ static void *cancel_soon(void *context) {
     return NULL;
 }
 
+static void *cancel_slow(void *context) {
+    const struct bench *bench = context;
+    char path[PATH_BYTES + 20];
+    (void)snprintf(path, sizeof path, "%s/slow-begun", bench->workspace);
+    while (access(path, F_OK) != 0) { // without end: the call is over when it is cancelled
+        (void)usleep(10000);
+    }
+    tool_cancel(bench->context);
+    return NULL;
+}
+
 static void cancel_ends_a_call_but_not_the_server(void **state) {
     struct bench *bench = *state;
     must_add(bench, "");
     pthread_t thread;
-    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, bench->context), 0);
-    expect(bench, "slow", "30", TOOL_CANCELLED, "error: cancelled");
+    assert_int_equal(pthread_create(&thread, NULL, cancel_slow, bench), 0);
+    expect(bench, "slow", "300", TOOL_CANCELLED, "error: cancelled");
     assert_int_equal(pthread_join(thread, NULL), 0);
     tool_cancel_end(bench->context);
     expect(bench, "cancels", "", TOOL_OK, "[\"cancelled by the user\"]");
@@ -362,11 +387,15 @@ static void server_that_does_not_start_is_one_line(void **state) {
 static void servers_start_beside_each_other(void **state) {
     struct bench *bench = *state;
     size_t before = open_descriptor_count();
-    static const char *const meeting[] = {
-        "/bin/sh",
-        "-c",
+    char script[200];
+    (void)snprintf(
+        script,
+        sizeof script,
         "mktemp here.XXXXXX >&2; while [ $(ls here.* | wc -l) -lt 3 ]; do sleep 0.1; done; "
-        "exec /usr/bin/python3 fake.py '' 4721.25"};
+        "exec /usr/bin/python3 fake.py '' %s",
+        server_tag
+    );
+    const char *const meeting[] = {"/bin/sh", "-c", script};
     static const char *const missing[] = {"/no/such/server"};
     struct tool_mcp_start starts[5] = {0};
     static const char *const names[] = {"c", "a", "b", "a", "d"};
@@ -464,7 +493,7 @@ static void rubbish_between_messages_is_ignored(void **state) {
 
 static void endless_rubbish_and_floods_end_the_server(void **state) {
     struct bench *bench = *state;
-    MUST(add(bench, "", false, 3000));
+    must_add(bench, "");
     expect(
         bench,
         "misbehave",
@@ -480,12 +509,13 @@ static void endless_rubbish_and_floods_end_the_server(void **state) {
         "error: the server fake is gone: it floods us with messages that nobody asked for"
     );
     expect(bench, "echo", "on", TOOL_OK, "echo: on");
+    tool_context_limit_time(bench->context, 3000);
     expect_part(bench, "misbehave", "close", TOOL_TIMEOUT, "stopped after");
 }
 
 static void line_over_the_limit_is_skipped(void **state) {
     struct bench *bench = *state;
-    MUST(add(bench, "", false, 5000));
+    must_add(bench, "");
     expect(bench, "misbehave", "long_line", TOOL_OK, "survived"); // it was not the answer
     static const char *const answers[] = {"long_answer", "deep_answer"};
     for (size_t i = 0; i < COUNT_OF(answers); i++) {
@@ -495,7 +525,9 @@ static void line_over_the_limit_is_skipped(void **state) {
     expect(bench, "echo", "on", TOOL_OK, "echo: on");
     assert_int_equal(server_state(bench).start_count, 1);
     // Megabytes without an end take no memory; after the timeout it does not answer a ping.
+    tool_context_limit_time(bench->context, 5000);
     expect_part(bench, "misbehave", "no_newline", TOOL_TIMEOUT, "stopped after 5 s");
+    tool_context_limit_time(bench->context, 0);
     expect(bench, "echo", "on", TOOL_OK, "echo: on");
 }
 
@@ -602,6 +634,7 @@ int main(int argc, char **argv) {
         sandbox_close(sandbox);
         return 77;
     }
+    (void)snprintf(server_tag, sizeof server_tag, "4721.%07ld", (long)getpid());
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_are_told_apart),
         BENCH_TEST(tools_are_listed_behind_the_built_in_ones),
@@ -611,6 +644,7 @@ int main(int argc, char **argv) {
         BENCH_TEST(trusted_server_runs_outside),
         BENCH_TEST(requests_of_the_server_are_answered_or_refused),
         BENCH_TEST(slow_call_is_given_up_and_told_so),
+        BENCH_TEST(server_has_a_limit_of_its_own),
         BENCH_TEST(hanging_server_is_started_again),
         BENCH_TEST(cancel_ends_a_call_but_not_the_server),
         BENCH_TEST(crash_is_told_and_the_next_call_starts_again),
