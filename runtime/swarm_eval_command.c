@@ -277,6 +277,16 @@ write_facts(const struct evaluation *evaluation, struct buffer *out, struct erro
     json_write_double(&writer, evaluation->settings.top_p);
     json_write_key(&writer, "turns_max");
     json_write_i64(&writer, evaluation->settings.turns_max);
+    json_write_key(&writer, "context_max");
+    json_write_i64(&writer, info->context_max);
+    json_write_key(&writer, "window");
+    json_write_i64(&writer, evaluation->settings.window);
+    json_write_key(&writer, "policy");
+    json_write_text(&writer, permission_policy_name(evaluation->settings.config->policy));
+    json_write_key(&writer, "dialect");
+    json_write_text(&writer, tool_dialect_name(evaluation->settings.dialect));
+    json_write_key(&writer, "tools");
+    json_write_i64(&writer, (int64_t)evaluation->settings.declared_tools);
     json_write_key(&writer, "generation");
     json_write_raw(&writer, buffer_view(&evaluation->host.generation));
     json_write_object_end(&writer);

@@ -126,6 +126,8 @@ def test_solved_is_what_hidden_tests_say():
         assert svg.read_text().startswith("<svg"), svg
         again = one.call([], *SINGLE, "--eval-seeds", "1")
         assert again.returncode == 0 and again.stdout == done.stdout, again
+        check(one.call([], *SINGLE, "--eval-seeds", "1", "--policy", "read-only"), 5,
+              err='it is of another evaluation: .*"policy":"read-only"')
         check(one.call([], *SINGLE[:2], "--max-time", "50s", "--eval-seeds", "1"), 5,
               err='it is of another evaluation: it has "time_ms":60000.* and this one "time_ms":50000')
 
