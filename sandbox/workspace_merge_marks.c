@@ -44,6 +44,14 @@ static bool is_taken(git_index *index, const char *path) {
            git_index_find_prefix(NULL, index, below) == 0;
 }
 
+/* Whether theirs has something there, which would come later and take the place. */
+static bool is_theirs(git_tree *theirs, const char *path) {
+    git_tree_entry *entry = NULL;
+    bool is_there = git_tree_entry_bypath(&entry, theirs, path) == 0;
+    git_tree_entry_free(entry);
+    return is_there;
+}
+
 /* The first conflict whose path is not before `path`. */
 static struct workspace_conflict *find_conflict(struct merging *merging, const char *path) {
     size_t from = 0;
@@ -89,7 +97,8 @@ name_beside(struct marking *marking, const char *path, const char **out, struct 
             (void)snprintf(digits, sizeof digits, "%u", i);
         }
         int length = snprintf(name, sizeof name, "%s" BESIDE_SUFFIX "%s", path, digits);
-        if (length > 0 && (size_t)length < sizeof name && !is_taken(marking->index, name)) {
+        if (length > 0 && (size_t)length < sizeof name && !is_taken(marking->index, name) &&
+            !is_theirs(marking->merging->theirs.tree, name)) {
             TRY(add_moved(marking, path, name, error));
             *out = marking->moved[marking->moved_count - 1].name;
             return OK;

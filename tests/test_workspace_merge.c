@@ -316,6 +316,24 @@ static void marked_tree_shows_both_sides(void **state) {
     assert_int_equal(names.length, 0);
 }
 
+static void name_beside_leaves_a_file_of_theirs_alone(void **state) {
+    (void)state;
+    struct commits commits = make(
+        "printf 'a\\0b' >binary",
+        "printf 'a\\0o' >binary",
+        "printf 'a\\0t' >binary; echo own >binary.theirs"
+    );
+    const struct workspace_merge_options options = {
+        commits.base, commits.ours, commits.theirs, 0, true};
+    CLEANUP(workspace_merge_deinit) struct workspace_merge merged = {.taken = 0};
+    assert_true(is_ok(workspace_merge(workspace, &options, &merged, NULL)));
+    assert_int_equal(merged.conflict_count, 1);
+    assert_string_equal(merged.conflicts[0].theirs, "binary.theirs2");
+    restore(merged.marked);
+    shell("cd ws; printf 'a\\0o' | cmp - binary; printf 'a\\0t' | cmp - binary.theirs2; "
+          "grep -qx own binary.theirs");
+}
+
 /* The user's attributes would merge by union, filter and turn line ends around. */
 static void attributes_and_filters_do_not_act(void **state) {
     (void)state;
@@ -573,6 +591,7 @@ int main(void) {
         TEST(conflicts_are_named_by_path_and_kind),
         TEST(conflicting_lines_come_with_markers),
         TEST(marked_tree_shows_both_sides),
+        TEST(name_beside_leaves_a_file_of_theirs_alone),
         TEST(attributes_and_filters_do_not_act),
         TEST(changed_target_is_named_and_left),
         TEST(nothing_is_applied_while_a_command_runs),
