@@ -190,7 +190,8 @@ struct swarm_work_swept {
     size_t removed;
     size_t in_use; /* directories of swarms that run */
     size_t
-        kept; /* copies with changes that are in no snapshot that is kept, or that could not be removed */
+        kept; /* copies with changes that are in no snapshot that is kept, or that could not be removed; swarms
+               * that could not be looked through */
     char kept_names[WORKTREE_NAMES_BYTES];
 };
 /* What dead owners left below STATE/swarms; no such directory: nothing to do. Expected errors: IO. */

@@ -54,21 +54,25 @@ static result sweep_stores(const char *place, struct error *error) {
     return OK;
 }
 
+static void name_kept(const char *session, const char *what, struct swarm_work_swept *swept) {
+    size_t used = strlen(swept->kept_names);
+    (void)snprintf(
+        swept->kept_names + used,
+        sizeof swept->kept_names - used,
+        "%s%s: %.400s",
+        used > 0 ? "; " : "",
+        session,
+        what
+    );
+    swept->kept_names[utf8_valid_prefix(view_of_text(swept->kept_names))] = '\0';
+}
+
 static void
 add_kept(const char *session, const struct worktree_swept *copies, struct swarm_work_swept *swept) {
-    size_t used = strlen(swept->kept_names);
     swept->removed += copies->removed;
     swept->kept += copies->kept + copies->in_use; // somebody else works in one
     if (copies->kept > 0) {
-        (void)snprintf(
-            swept->kept_names + used,
-            sizeof swept->kept_names - used,
-            "%s%s: %.400s",
-            used > 0 ? "; " : "",
-            session,
-            copies->kept_names
-        );
-        swept->kept_names[utf8_valid_prefix(view_of_text(swept->kept_names))] = '\0';
+        name_kept(session, copies->kept_names, swept);
     }
 }
 
@@ -113,9 +117,13 @@ result swarm_work_sweep(const char *swarms, struct swarm_work_swept *out, struct
         TRY(swarm_work_join(path, swarms, name, "", error));
         CLEANUP(fd_cleanup) int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) {
-            result done = sweep_place(path, name, &swept, error);
+            struct error trouble = {0};
+            result done = sweep_place(path, name, &swept, &trouble);
             (void)flock(fd, LOCK_UN); // at once: see worktree_release
-            TRY(done);
+            if (is_failed(done)) {    // those behind it are swept all the same
+                swept.kept += 1;
+                name_kept(name, trouble.message, &swept);
+            }
         } else if (fd >= 0) {
             swept.in_use += 1;
         }

@@ -1,5 +1,5 @@
 /* A merge while somebody works in the target, who acts as a file of the merge is written; and integrators that
- * leave a merge as they find it. */
+ * leave a merge as they find it. Also what a sweep does about a place that it cannot read. */
 #include "swarm_work_support.h"
 
 #include <errno.h>
@@ -143,6 +143,21 @@ static void merge_that_is_clean_by_now_is_a_result(void **state) {
     end_swarm();
 }
 
+static void place_that_cannot_be_read_keeps_no_other_one(void **state) {
+    (void)state;
+    struct swarm_work_swept swept;
+    char swarms[300];
+    (void)snprintf(swarms, sizeof swarms, "%s/state/swarms", base);
+    for (int i = 0; i < 9; i++) { // whichever comes first
+        shell("mkdir -p state/swarms/dead%d/work state/swarms/dead%d/stores", i, i);
+    }
+    shell("mkdir -p state/swarms/broken; echo none >state/swarms/broken/work");
+    assert_true(is_ok(swarm_work_sweep(swarms, &swept, NULL)));
+    assert_int_equal(swept.kept, 1);
+    assert_non_null(strstr(swept.kept_names, "broken: "));
+    shell("test \"$(ls state/swarms)\" = broken");
+}
+
 int main(int argc, char **argv) {
     int status = open_sandbox("test_swarm_work_merge", argc, argv);
     if (status != 0) {
@@ -154,6 +169,7 @@ int main(int argc, char **argv) {
         TEST(file_that_both_wrote_is_named),
         TEST(deleted_file_that_is_left_is_a_result),
         TEST(merge_that_is_clean_by_now_is_a_result),
+        TEST(place_that_cannot_be_read_keeps_no_other_one),
     };
     return close_sandbox(cmocka_run_group_tests(tests, NULL, NULL));
 }
