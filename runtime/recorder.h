@@ -27,7 +27,7 @@ struct recorder_node {
 };
 
 struct recorder {
-    /* set by recorder_init, borrowed */
+    /* set by the owner before recorder_begin, borrowed */
     struct session_store *store;
     struct workspace *workspace; /* null: no snapshots */
     struct session_begin begin;
@@ -194,7 +194,8 @@ recorder_end(struct recorder *recorder, const struct recorder_end *end, struct e
 MUST_CHECK result recorder_node_end(
     struct recorder *recorder, const struct session_node_end *end, struct error *error
 );
-/* The end of a swarm, whose commit_after is filled in, and of its session, in one batch. */
+/* The end of a swarm, whose commit_after is filled in, and of its session, in one batch. Where a node has no end
+ * in the record, INVALID_INPUT: the session has ended, and says of node and swarm that they were interrupted. */
 MUST_CHECK result recorder_swarm_end(
     struct recorder *recorder,
     int64_t swarm,

@@ -92,10 +92,17 @@ result recorder_swarm_end(
     struct session_swarm_end whole = *swarm_end;
     whole.commit_after = view_of_text(recorder->commit_last);
     TRY(session_batch_begin(recorder->store, error));
-    result appended = session_swarm_finish(recorder->store, swarm, &whole, error);
+    result finished = session_swarm_finish(recorder->store, swarm, &whole, error);
+    result appended = finished;
     if (is_ok(appended)) {
         appended = finish_session(recorder, end, error);
     }
-    TRY(recorder_batch_end(recorder, appended, error));
+    appended = recorder_batch_end(recorder, appended, error);
+    if (finished.code == RESULT_INVALID_INPUT) {
+        // The end of an agent could not be recorded: the session ends all the same, which tells it as lost.
+        result ended = finish_session(recorder, end, NULL);
+        result_ignore(ended); // the first failure is the one to tell
+    }
+    TRY(appended);
     return pass_on(looked, &trouble, error);
 }

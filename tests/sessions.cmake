@@ -5,6 +5,7 @@ hearth_test(test_sessions_damage SOURCES test_sessions_damage.c sessions_support
     LIBRARIES sessions ${SQLITE3_LIBRARY})
 hearth_test(test_sessions_swarm SOURCES test_sessions_swarm.c sessions_support.c LIBRARIES sessions
     LABELS threads)
+hearth_test(test_recorder_end SOURCES test_recorder_end.c sessions_support.c LIBRARIES runtime sessions)
 hearth_test(test_sessions_mail_kill SOURCES test_sessions_mail_kill.c sessions_kill.c sessions_support.c
     LIBRARIES sessions ${SQLITE3_LIBRARY})
 hearth_fuzz(fuzz_sessions SOURCES fuzz_sessions.c LIBRARIES sessions)
