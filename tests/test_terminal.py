@@ -572,7 +572,7 @@ def test_a_dumb_terminal_takes_lines():
 
 def test_another_size_draws_all_again():
     with Place() as place:
-        with Screen(place, place.command(), [dict(ENDLESS, delay_us=20000)]) as screen:
+        with Screen(place, place.command(), [dict(ENDLESS, delay_us=200000)]) as screen:
             screen.idle()
             screen.enter("go")
             screen.wait("againain")
