@@ -1,4 +1,4 @@
-/* What the files of swarm_eval.h share. */
+/* What the files of swarm_eval.h share. Pure. */
 #ifndef HEARTH_RUNTIME_SWARM_EVAL_INTERNAL_H
 #define HEARTH_RUNTIME_SWARM_EVAL_INTERNAL_H
 

@@ -1,34 +1,12 @@
 /* What swarms of dead processes left. See swarm_work.h. */
 #include "swarm_work_internal.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #define NAMES_BYTES_MAX ((size_t)16 << 20) /* of one directory */
-
-/* Names, each with its NUL; no directory: none. */
-static result list_names(const char *directory, struct buffer *names, struct error *error) {
-    DIR *entries = opendir(directory);
-    result listed = OK;
-    if (entries == NULL && errno == ENOENT) {
-        return OK;
-    }
-    if (entries == NULL) {
-        FAIL_FOREIGN(error, IO, errno, "'%.300s': %s", directory, strerror(errno));
-    }
-    for (struct dirent *entry = readdir(entries); entry != NULL && is_ok(listed);
-         entry = readdir(entries)) {
-        if (entry->d_name[0] != '.') {
-            struct view name = view_of(entry->d_name, strlen(entry->d_name) + 1);
-            listed = buffer_append(names, name, error);
-        }
-    }
-    closedir(entries);
-    return listed;
-}
 
 /* Stores whose copy is gone. */
 static result sweep_stores(const char *place, struct error *error) {
@@ -37,7 +15,7 @@ static result sweep_stores(const char *place, struct error *error) {
     CLEANUP(buffer_deinit) struct buffer names;
     buffer_init(&names, NAMES_BYTES_MAX);
     TRY(swarm_work_join(path, place, SWARM_WORK_STORES, "", error));
-    TRY(list_names(path, &names, error));
+    TRY(worktree_list_names(path, &names, error));
     for (size_t at = 0; at < names.length;) {
         const char *name = (const char *)names.data + at;
         bool has_copy = false;
@@ -110,7 +88,7 @@ result swarm_work_sweep(const char *swarms, struct swarm_work_swept *out, struct
     struct swarm_work_swept swept = {.removed = 0};
     CLEANUP(buffer_deinit) struct buffer names;
     buffer_init(&names, NAMES_BYTES_MAX);
-    TRY(list_names(swarms, &names, error));
+    TRY(worktree_list_names(swarms, &names, error));
     for (size_t at = 0; at < names.length;) {
         char path[SWARM_WORK_PATH];
         const char *name = (const char *)names.data + at;

@@ -1,5 +1,5 @@
 /* Between workspace_merge.c (what changes come to) and workspace_merge_marks.c (a tree that shows the conflicts
- * of a merge). Internal to sandbox/.
+ * of a merge). Internal to sandbox/. Thread: as workspace_merge.h.
  */
 #ifndef HEARTH_SANDBOX_WORKSPACE_MERGE_INTERNAL_H
 #define HEARTH_SANDBOX_WORKSPACE_MERGE_INTERNAL_H

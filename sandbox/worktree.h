@@ -102,4 +102,9 @@ MUST_CHECK result worktree_sweep(
     const char *directory, bool is_trial, struct worktree_swept *out, struct error *error
 );
 
+/* Appends the names in a directory that do not begin with a dot, each with its NUL; no such directory: none.
+ * Expected errors: IO, LIMIT (of the buffer). */
+MUST_CHECK result
+worktree_list_names(const char *directory, struct buffer *names, struct error *error);
+
 #endif

@@ -324,7 +324,7 @@ static result sweep_copy(const char *path, bool is_trial, struct worktree_swept 
     return removed.code == RESULT_NOT_FOUND ? OK : removed; // no copy of ours
 }
 
-static result list_names(const char *directory, struct buffer *names, struct error *error) {
+result worktree_list_names(const char *directory, struct buffer *names, struct error *error) {
     DIR *entries = opendir(directory);
     result listed = OK;
     if (entries == NULL && errno == ENOENT) {
@@ -350,7 +350,7 @@ result worktree_sweep(
     struct worktree_swept swept = {.removed = 0};
     CLEANUP(buffer_deinit) struct buffer names;
     buffer_init(&names, NAMES_BYTES_MAX);
-    TRY(list_names(directory, &names, error));
+    TRY(worktree_list_names(directory, &names, error));
     for (size_t at = 0; at < names.length;) {
         char path[WORKTREE_PATH_BYTES];
         const char *name = (const char *)names.data + at;

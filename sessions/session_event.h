@@ -1,4 +1,4 @@
-/* Members of the JSON of records, for the files that write it. Internal to sessions/. */
+/* Members of the JSON of records, for the files that write it. Internal to sessions/. Pure. */
 #ifndef HEARTH_SESSIONS_SESSION_EVENT_H
 #define HEARTH_SESSIONS_SESSION_EVENT_H
 

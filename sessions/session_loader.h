@@ -1,4 +1,5 @@
-/* What the files that load a session's tree share. Internal to sessions/. */
+/* What the files that load a session's tree share. Internal to sessions/. Thread: that of
+ * session_load. */
 #ifndef HEARTH_SESSIONS_SESSION_LOADER_H
 #define HEARTH_SESSIONS_SESSION_LOADER_H
 

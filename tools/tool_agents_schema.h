@@ -1,4 +1,4 @@
-/* Schemas of the tools about other agents that more than one dialect has. */
+/* Schemas of the tools about other agents that more than one dialect has. Constants. */
 #ifndef HEARTH_TOOLS_TOOL_AGENTS_SCHEMA_H
 #define HEARTH_TOOLS_TOOL_AGENTS_SCHEMA_H
 
